@@ -1,0 +1,33 @@
+#ifndef QKV_PYTHON_BINDINGS_ARGUMENTS_H_
+#define QKV_PYTHON_BINDINGS_ARGUMENTS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "qkv/attention.h"
+
+/// Plain Python values as C++ values. Each throws nb::type_error for another type and qkv::ValueError for a number that
+/// does not fit, naming the argument. NumPy's scalars count as numbers; True and False do not.
+namespace qkv::python {
+
+namespace nb = nanobind;
+
+/// Whether it is a Python or a NumPy bool.
+bool is_flag(nb::handle object);
+bool to_flag(nb::handle object, const char* name);
+double to_double(nb::handle object, const char* name);
+std::int64_t to_int64(nb::handle object, const char* name);
+std::uint64_t to_uint64(nb::handle object, const char* name);
+/// An int, or a sequence or one-axis array of ints.
+std::vector<std::int64_t> to_int64s(nb::handle object, const char* name);
+/// None, or a pair of int or None.
+Window to_window(nb::handle object);
+/// "scaled", "capped" or "masked".
+LogitsStage to_logits_stage(nb::handle object);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_BINDINGS_ARGUMENTS_H_

@@ -1,0 +1,80 @@
+#include "bindings/element_type.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <string_view>
+
+#include "qkv/error.h"
+
+namespace qkv::python {
+
+std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype) {
+  using Code = nb::dlpack::dtype_code;
+  if (dtype.lanes != 1) return std::nullopt;
+  const auto is = [&](Code code, int bits) {
+    return dtype.code == static_cast<std::uint8_t>(code) && dtype.bits == bits;
+  };
+  if (is(Code::Float, 32)) return Dtype::kFloat32;
+  if (is(Code::Float, 64)) return Dtype::kFloat64;
+  if (is(Code::Float, 16)) return Dtype::kFloat16;
+  if (is(Code::Bfloat, 16)) return Dtype::kBFloat16;
+  if (is(Code::Bool, 8)) return Dtype::kBool;
+  if (is(Code::Int, 64)) return Dtype::kInt64;
+  if (is(Code::Int, 32)) return Dtype::kInt32;
+  if (is(Code::Int, 16)) return Dtype::kInt16;
+  if (is(Code::Int, 8)) return Dtype::kInt8;
+  if (is(Code::UInt, 8)) return Dtype::kUInt8;
+  return std::nullopt;
+}
+
+std::optional<Dtype> dtype_of(const Py_buffer& buffer) {
+  std::string_view format = buffer.format == nullptr ? "B" : buffer.format;
+  constexpr char kNativeOrder = std::endian::native == std::endian::little ? '<' : '>';
+  if (!format.empty() && (format.front() == '=' || format.front() == '^' || format.front() == kNativeOrder)) {
+    format.remove_prefix(1);  // what NumPy says of packed fields
+  }
+  if (format.size() != 1) return std::nullopt;
+  const auto integer = [&](Dtype of8, Dtype of4, Dtype of2) -> std::optional<Dtype> {
+    return buffer.itemsize == 8 ? of8 : buffer.itemsize == 4 ? of4 : of2;
+  };
+  switch (format.front()) {
+    case 'f':
+      return Dtype::kFloat32;
+    case 'd':
+      return Dtype::kFloat64;
+    case 'e':
+      return Dtype::kFloat16;
+    case '?':
+      return Dtype::kBool;
+    case 'b':
+      return Dtype::kInt8;
+    case 'B':
+      return Dtype::kUInt8;
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+      return integer(Dtype::kInt64, Dtype::kInt32, Dtype::kInt16);
+    default:
+      return std::nullopt;
+  }
+}
+
+void raise_dtype(const Parameter& parameter, const std::string& seen, const std::string& advice) {
+  throw DtypeError(
+      fmt::format("{}: dtype {} is not supported, expected {}{}", parameter.name, seen, parameter.dtypes, advice));
+}
+
+void raise_numpy_dtype(nb::handle array, const Parameter& parameter) {
+  const nb::object dtype = array.attr("dtype");
+  const std::string name = nb::str(dtype.attr("name")).c_str();
+  if (name == "bfloat16") raise_dtype(parameter, name, "; convert it with .astype(numpy.float32)");
+  if (!nb::cast<bool>(dtype.attr("isnative"))) {
+    raise_dtype(parameter, fmt::format("{} with swapped bytes", name),
+                fmt::format("; convert it with .astype(numpy.{})", name));
+  }
+  raise_dtype(parameter, name);
+}
+
+}  // namespace qkv::python

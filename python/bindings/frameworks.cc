@@ -1,0 +1,189 @@
+#include "bindings/frameworks.h"
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace qkv::python {
+namespace {
+
+// References that live as long as the process: releasing them when static objects are destroyed would be after the
+// interpreter's end.
+using Immortal = PyObject*;
+
+Immortal keep(nb::object object) { return object.release().ptr(); }
+
+// One dtype object for each qkv::Dtype that results have.
+struct ResultDtypes {
+  Immortal float32 = nullptr;
+  Immortal float64 = nullptr;
+  Immortal int64 = nullptr;
+
+  PyObject* of(Dtype dtype) const {
+    switch (dtype) {
+      case Dtype::kFloat64:
+        return float64;
+      case Dtype::kInt64:
+        return int64;
+      default:
+        return float32;
+    }
+  }
+};
+
+// What load() finds, the first time. Not a static with an initialiser: loading may let go of the interpreter lock, and
+// a second thread would then wait for the initialiser while holding it. Here both load, and one result is kept.
+template <class Found>
+const Found& once(Found (*load)()) {
+  static const Found* kept = nullptr;
+  if (kept == nullptr) {
+    auto found = std::make_unique<Found>(load());
+    if (kept == nullptr) kept = found.release();
+  }
+  return *kept;
+}
+
+struct Numpy {
+  Immortal ndarray;
+  Immortal empty;
+  ResultDtypes dtypes;
+};
+
+Numpy load_numpy() {
+  const nb::module_ module = nb::module_::import_("numpy");
+  const nb::object dtype = module.attr("dtype");
+  return {keep(module.attr("ndarray")),
+          keep(module.attr("empty")),
+          {keep(dtype("float32")), keep(dtype("float64")), keep(dtype("int64"))}};
+}
+
+struct Torch {
+  Immortal empty;
+  Immortal empty_keywords;
+  Immortal cpu;
+  Immortal is_grad_enabled;
+  ResultDtypes dtypes;
+};
+
+Torch load_torch() {
+  const nb::module_ module = nb::module_::import_("torch");
+  return {keep(module.attr("empty")),
+          keep(nb::make_tuple("dtype", "device")),
+          keep(module.attr("device")("cpu")),
+          keep(module.attr("is_grad_enabled")),
+          {keep(module.attr("float32")), keep(module.attr("float64")), keep(module.attr("int64"))}};
+}
+
+// A class of a module that somebody else has imported; null where nobody has.
+nb::object class_if_imported(const char* module_name, const char* class_name) {
+  const nb::object module = nb::steal(PyImport_GetModule(nb::str(module_name).ptr()));
+  if (!module.is_valid()) {
+    PyErr_Clear();
+    return {};
+  }
+  return nb::getattr(module, class_name, nb::object());
+}
+
+bool is_subclass(PyTypeObject* type, const nb::object& base) {
+  return base.is_valid() && PyType_Check(base.ptr()) != 0 &&
+         PyType_IsSubtype(type, reinterpret_cast<PyTypeObject*>(base.ptr())) != 0;
+}
+
+const DlpackExchangeApi* exchange_api(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, kDlpackExchangeAttribute, nb::object());
+  if (!capsule.is_valid() || PyCapsule_IsValid(capsule.ptr(), kDlpackExchangeCapsule) == 0) return nullptr;
+  auto* header = static_cast<DlpackExchangeHeader*>(PyCapsule_GetPointer(capsule.ptr(), kDlpackExchangeCapsule));
+  while (header != nullptr && header->version.major != kDlpackExchangeMajor) header = header->prev_api;
+  const auto* api = reinterpret_cast<const DlpackExchangeApi*>(header);
+  return api != nullptr && api->dltensor_from_py_object_no_sync != nullptr ? api : nullptr;
+}
+
+ArrayType classify(PyTypeObject* type) {
+  const nb::handle object(reinterpret_cast<PyObject*>(type));
+  if (is_subclass(type, nb::borrow(once(load_numpy).ndarray))) {
+    if (is_subclass(type, class_if_imported("numpy.ma", "MaskedArray"))) return {};
+    return {Kind::kNumpy, nullptr};
+  }
+  if (is_subclass(type, class_if_imported("torch", "Tensor"))) return {Kind::kTorch, exchange_api(object)};
+  if (nb::hasattr(object, "__dlpack__")) return {Kind::kDlpack, nullptr};
+  return {};
+}
+
+}  // namespace
+
+const char* describe(Kind kind) noexcept {
+  switch (kind) {
+    case Kind::kNumpy:
+      return "a NumPy array";
+    case Kind::kTorch:
+      return "a PyTorch tensor";
+    case Kind::kDlpack:
+      return "a DLPack object";
+    case Kind::kNone:
+      break;
+  }
+  return "not an array";
+}
+
+ArrayType array_type_of(nb::handle object) {
+  // Guarded by the interpreter lock, as everything here.
+  struct Known {
+    PyTypeObject* type = nullptr;  // a reference of its own, so that the address stays this type's
+    ArrayType array;
+  };
+  static std::array<Known, 16> known;
+  static std::size_t num_known = 0;
+
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  for (std::size_t i = 0; i < num_known; ++i) {
+    if (known[i].type == type) return known[i].array;
+  }
+  const ArrayType found = classify(type);
+  if (found.kind != Kind::kNone && num_known < known.size()) {
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
+    known[num_known++] = {type, found};
+  }
+  return found;
+}
+
+bool is_masked_array(nb::handle object) {
+  return is_subclass(Py_TYPE(object.ptr()), class_if_imported("numpy.ma", "MaskedArray"));
+}
+
+bool torch_grad_enabled() { return nb::handle(once(load_torch).is_grad_enabled)().is(nb::handle(Py_True)); }
+
+void torch_mark_written(nb::handle tensor) {
+  if (nb::cast<bool>(tensor.attr("is_inference")())) return;  // has no version counter
+  nb::module_::import_("torch").attr("autograd").attr("graph").attr("increment_version")(tensor);
+}
+
+nb::object new_array(Kind kind, std::span<const std::int64_t> shape, Dtype dtype) {
+  const nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  if (!extents.is_valid()) nb::raise_python_error();
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    PyTuple_SetItem(extents.ptr(), static_cast<Py_ssize_t>(axis), PyLong_FromLongLong(shape[axis]));
+  }
+  PyObject* result = nullptr;
+  if (kind == Kind::kTorch) {
+    const Torch& found = once(load_torch);
+    PyObject* const arguments[] = {extents.ptr(), found.dtypes.of(dtype), found.cpu};
+    result = PyObject_Vectorcall(found.empty, arguments, 1, found.empty_keywords);
+  } else {
+    const Numpy& found = once(load_numpy);
+    PyObject* const arguments[] = {extents.ptr(), found.dtypes.of(dtype)};
+    result = PyObject_Vectorcall(found.empty, arguments, 2, nullptr);
+  }
+  if (result == nullptr) nb::raise_python_error();
+  return nb::steal(result);
+}
+
+std::string full_type_name(nb::handle object) {
+  const nb::handle type = object.type();
+  const std::string module = nb::str(nb::getattr(type, "__module__", nb::str(""))).c_str();
+  const std::string name = nb::str(type.attr("__qualname__")).c_str();
+  return module.empty() || module == "builtins" ? name : module + "." + name;
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,50 @@
+#ifndef QKV_PYTHON_BINDINGS_FRAMEWORKS_H_
+#define QKV_PYTHON_BINDINGS_FRAMEWORKS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "bindings/dlpack_exchange.h"
+#include "qkv/dtype.h"
+
+/// What is known of the array libraries of the process. NumPy is imported by the first call; PyTorch never: it is
+/// looked up once somebody hands over one of its tensors.
+namespace qkv::python {
+
+namespace nb = nanobind;
+
+/// Whose array it is. All arrays of one call are of one kind, and so are its results (kDlpack gets NumPy arrays).
+enum class Kind : std::uint8_t { kNone, kNumpy, kTorch, kDlpack };
+
+/// "a NumPy array", "a PyTorch tensor", "a DLPack object"
+const char* describe(Kind kind) noexcept;
+
+struct ArrayType {
+  Kind kind = Kind::kNone;
+  const DlpackExchangeApi* exchange = nullptr;  ///< the fast way to its memory, where it has one
+};
+
+/// What an object is, by its type; types seen before are remembered. Masked arrays are kNone.
+ArrayType array_type_of(nb::handle object);
+
+/// Whether it is a numpy.ma.MaskedArray.
+bool is_masked_array(nb::handle object);
+
+/// torch.is_grad_enabled()
+bool torch_grad_enabled();
+
+/// Tells autograd that a tensor's memory was written behind its back.
+void torch_mark_written(nb::handle tensor);
+
+/// A new uninitialised array: a tensor for kTorch, else a NumPy array.
+nb::object new_array(Kind kind, std::span<const std::int64_t> shape, Dtype dtype);
+
+/// "numpy.ma.MaskedArray", "list": the full name of an object's type, builtins without their module.
+std::string full_type_name(nb::handle object);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_BINDINGS_FRAMEWORKS_H_

@@ -1,0 +1,61 @@
+"""Exact, bit-reproducible attention on CPUs, for NumPy arrays and PyTorch tensors.
+
+>>> import numpy as np
+>>> import qkv
+>>> q = k = v = np.ones((2, 8, 16, 64), np.float32)
+>>> qkv.attention(q, k, v, causal=True).shape
+(2, 8, 16, 64)
+
+`qkv.hf` runs Hugging Face models on it; it is imported when first used and needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qkv import _core, masks, reference
+from qkv._attention import attention
+from qkv._config import available_targets, config, num_threads, set_num_threads, set_target, show_config, target
+from qkv._errors import DtypeError, Error, ShapeError
+from qkv._errors import ValueError as ValueError  # noqa: A004
+from qkv._merge import merge_states
+from qkv._types import Select, Stats
+
+if TYPE_CHECKING:
+    from qkv import hf as hf
+
+__version__: str = _core.version()
+
+# Without ValueError, which a star import would put in the place of Python's own.
+__all__ = [
+    "DtypeError",
+    "Error",
+    "Select",
+    "ShapeError",
+    "Stats",
+    "attention",
+    "available_targets",
+    "config",
+    "masks",
+    "merge_states",
+    "num_threads",
+    "reference",
+    "set_num_threads",
+    "set_target",
+    "show_config",
+    "target",
+]
+
+_LAZY_MODULES = frozenset({"hf"})
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        import importlib
+
+        return importlib.import_module(f"qkv.{name}")
+    raise AttributeError(f"module 'qkv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY_MODULES])

@@ -1,0 +1,237 @@
+"""qkv.attention: its signature, types and documentation; the work is in the compiled part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, Unpack, overload
+
+from qkv import _core
+from qkv._types import Array, AttentionOptions, LogitsStage, Select, Stats, SupportsDLPack, Window
+
+__all__ = ["attention"]
+
+_Off: TypeAlias = Literal[False]
+_On: TypeAlias = Literal[True]
+_Chosen: TypeAlias = Literal[True] | Select
+
+
+# fmt: off
+# What is returned, in the order out, lse, logits, weights, stats. One overload for each choice; the last is for choices
+# that are known at run time alone, and for objects that only have __dlpack__ (they get NumPy arrays).
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
+    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> Array: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
+    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
+    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
+    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
+    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
+    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
+    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
+    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
+    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
+    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
+    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
+    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
+    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
+    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
+    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array, Array]: ...
+@overload
+def attention(
+    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
+    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
+) -> tuple[Array, Array, Array, Array, Stats[Array]]: ...
+@overload
+def attention(
+    q: SupportsDLPack, k: SupportsDLPack, v: SupportsDLPack, *, return_lse: bool = ...,
+    return_logits: LogitsStage | None = ..., return_weights: bool | Select = ..., return_stats: bool = ...,
+    **options: Unpack[AttentionOptions],
+) -> Any: ...
+# fmt: on
+def attention(
+    q: SupportsDLPack,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    *,
+    mask: SupportsDLPack | None = None,
+    bias: SupportsDLPack | None = None,
+    causal: bool = False,
+    query_offset: int | Iterable[int] | SupportsDLPack | None = None,
+    window: Window | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: SupportsDLPack | None = None,
+    alibi_slopes: SupportsDLPack | None = None,
+    kv_lens: int | Iterable[int] | SupportsDLPack | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    return_lse: bool = False,
+    return_weights: bool | Select = False,
+    return_logits: LogitsStage | None = None,
+    return_stats: bool = False,
+    stats_keys: int | Iterable[int] | None = None,
+    out: SupportsDLPack | None = None,
+) -> Any:
+    """Scaled dot-product attention: ``softmax(masked(softcap(scale * q @ k.T) + bias)) @ v``, per batch and head.
+
+    Exact, the same bits every time, and O(q_len + kv_len) memory with every option, unless weights or logits are asked
+    for. Arrays are read where they lie, with any strides: nothing is copied.
+
+    Parameters
+    ----------
+    q : array, shape [batch, num_heads, q_len, head_dim]
+        Queries, float32 or float64. A NumPy array, a PyTorch tensor on the CPU, or an object with ``__dlpack__``; all
+        arrays of a call are of one kind. Fewer axes are legal: the missing leading ones are 1.
+    k : array, shape [batch, num_kv_heads, kv_len, head_dim]
+        Keys, q's dtype. ``num_heads % num_kv_heads == 0``; query head h reads ``h // (num_heads // num_kv_heads)``.
+    v : array, shape [batch, num_kv_heads, kv_len, value_dim]
+        Values, q's dtype; value_dim is free.
+    mask : bool array, optional
+        True = attend. Broadcasts to [batch, num_heads, q_len, kv_len] by NumPy's rules.
+    bias : array, optional
+        Added to the logits, q's dtype; broadcasts like mask. -inf hides the key; finfo.min is an ordinary number.
+    causal : bool, default False
+        The row at position p sees key j only if ``j <= p``.
+    query_offset : int, or ints or int array of shape [batch], optional
+        Row i of q is at position ``query_offset + i``, key j at j; may be negative. The default puts the last row at
+        the last key (of kv_lens, where given): bottom-right alignment. PyTorch's ``is_causal`` is 0.
+    window : (left, right), optional
+        The row at position p sees keys ``p - left <= j <= p + right``; None = no bound. ``(255, 0)`` is a causal window
+        of 256 keys.
+    scale : float, optional
+        Multiplies ``q @ k.T``; default ``1 / sqrt(head_dim)``. Any finite number.
+    softcap : float, default 0.0
+        c > 0 turns each scaled logit x into ``c * tanh(x / c)``, before bias and masks.
+    sinks : array, shape [num_heads] or [batch, num_heads], optional
+        One extra logit a head that takes part in the sum and has no value.
+    alibi_slopes : array, shape [num_heads] or [batch, num_heads], optional
+        Adds ``-slope * abs(p - j)``.
+    kv_lens : int, or ints or int array of shape [batch], optional
+        Keys at kv_lens[b] and beyond are hidden; each in 0..kv_len. An int is for every batch.
+    dropout : float, default 0.0
+        Only 0 in this version.
+    seed : int, optional
+        Of the dropout.
+    return_lse : bool, default False
+        Also return lse.
+    return_weights : bool or Select, default False
+        Also return the softmax weights: all, or those of chosen heads and rows.
+    return_logits : {"scaled", "capped", "masked"}, optional
+        Also return the logits: of every key after the scale, of every key after softcap, or what softmax sees (-inf at
+        hidden keys).
+    return_stats : bool, default False
+        Also return a `Stats`.
+    stats_keys : int or ints, optional
+        The keys whose weights `Stats.key_weight` sums, each in 0..kv_len-1.
+    out : array, shape of the result, optional
+        Where to write, q's dtype; any strides; shares no element with an input.
+
+    Returns
+    -------
+    out : array, shape [batch, num_heads, q_len, value_dim]
+        Of q's kind and dtype (NumPy for a DLPack object), or the `out` that was given. It and all other results have
+        as many leading axes as q: q of [q_len, head_dim] gives out [q_len, value_dim], lse [q_len], weights
+        [q_len, kv_len]. Where anything else is asked for, a tuple in this order:
+    lse : array, shape [batch, num_heads, q_len], if return_lse
+        Natural logarithm of the sum of exp of the logits, sinks included; -inf for a row that sees nothing.
+    logits : array, shape [batch, num_heads, q_len, kv_len], if return_logits
+    weights : array, shape [batch, heads, rows, kv_len], if return_weights
+        Hidden keys have exactly 0.
+    stats : Stats of arrays of shape [batch, num_heads, q_len], if return_stats
+
+    Raises
+    ------
+    ShapeError
+        A ValueError: shapes that do not fit together.
+    DtypeError
+        A TypeError: an element type that is not supported (float16 and bfloat16 are not yet), or that does not agree.
+    ValueError
+        A number out of its range; an array that cannot be used as it is: read-only out, an out that overlaps an input,
+        a tensor that requires grad under grad mode (there is no backward yet), is sparse or not on the CPU.
+    TypeError
+        An argument that is no array or number, or arrays of different kinds.
+
+    Notes
+    -----
+    A key that a row may not see does not change one bit of the row, even if it holds NaN. A row that sees nothing gives
+    0. A visible NaN makes its row NaN and no other row. A row's bits depend on its own query, its visible keys at their
+    positions and the options: not on batch, threads, padding, or how queries are split into calls.
+
+    The interpreter lock is released while it computes; do not change the arrays meanwhile.
+
+    References
+    ----------
+    Vaswani et al. 2017, Attention Is All You Need, arXiv:1706.03762.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import qkv
+    >>> q = k = v = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
+    >>> qkv.attention(q, k, v, causal=True)[0, 0, 0].tolist()
+    [0.0, 1.0, 2.0, 3.0]
+    >>> out, lse = qkv.attention(q, k, v, return_lse=True)
+    >>> lse.shape
+    (1, 1, 2)
+    """
+    return _core.attention(
+        q, k, v, mask, bias, causal, query_offset, window, scale, softcap, sinks, alibi_slopes, kv_lens, dropout, seed,
+        return_lse, return_weights, return_logits, return_stats, stats_keys, out,
+    )  # fmt: skip

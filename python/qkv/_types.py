@@ -1,0 +1,99 @@
+"""The structures that go into and come out of attention."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Array", "AttentionOptions", "LogitsStage", "Select", "Stats", "SupportsDLPack", "Window"]
+
+#: The arrays of a call, and of its results: NumPy, or PyTorch.
+Array = TypeVar("Array", npt.NDArray[np.float32], npt.NDArray[np.float64], "torch.Tensor")
+_A = TypeVar("_A")
+
+LogitsStage: TypeAlias = Literal["scaled", "capped", "masked"]
+Window: TypeAlias = tuple[int | None, int | None]
+
+#: An array argument: a NumPy array, a PyTorch tensor, or another object with ``__dlpack__``.
+SupportsDLPack: TypeAlias = Any
+
+
+class Stats(NamedTuple, Generic[_A]):
+    """One number a row, from the pass that computes the result; each ``[batch, num_heads, q_len]``.
+
+    Sinks are not keys. A row that sees nothing has -inf, -inf, -1, 0, 0, 0.
+    """
+
+    max_raw: _A
+    """Largest ``scale * q @ k.T`` among the visible keys."""
+    max_logit: _A
+    """Largest logit among the visible keys, after softcap and bias."""
+    max_key: Any
+    """The key of ``max_logit``, int64; the lowest, where several share it."""
+    max_weight: _A
+    """Largest weight."""
+    entropy: _A
+    """``-sum(w * ln(w))`` over the keys, in nats."""
+    key_weight: _A
+    """Sum of the weights of ``stats_keys``; 0 where none are given."""
+
+
+@dataclass(frozen=True, init=False)
+class Select:
+    """Which attention weights to return: ``return_weights=Select(heads=[0], rows=[-1 + q_len])``.
+
+    Parameters
+    ----------
+    heads
+        Query heads, in the order wanted: ints in 0..num_heads-1. None = all.
+    rows
+        Rows of q, in the order wanted: ints in 0..q_len-1. None = all.
+
+    Raises
+    ------
+    TypeError
+        If one of them is neither None nor an iterable of ints.
+    """
+
+    heads: tuple[int, ...] | None
+    rows: tuple[int, ...] | None
+
+    def __init__(self, heads: Iterable[int] | None = None, rows: Iterable[int] | None = None) -> None:
+        object.__setattr__(self, "heads", _ints("heads", heads))
+        object.__setattr__(self, "rows", _ints("rows", rows))
+
+
+def _ints(name: str, values: Iterable[int] | None) -> tuple[int, ...] | None:
+    if values is None:
+        return None
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError as error:
+        raise TypeError(f"Select: {name}: expected ints, got {values!r}") from error
+
+
+class AttentionOptions(TypedDict, total=False):
+    """The options of `qkv.attention` that do not change what it returns; that function documents them."""
+
+    mask: SupportsDLPack | None
+    bias: SupportsDLPack | None
+    causal: bool
+    query_offset: int | Iterable[int] | SupportsDLPack | None
+    window: Window | None
+    scale: float | None
+    softcap: float
+    sinks: SupportsDLPack | None
+    alibi_slopes: SupportsDLPack | None
+    kv_lens: int | Iterable[int] | SupportsDLPack | None
+    dropout: float
+    seed: int | None
+    stats_keys: int | Iterable[int] | None
+    out: SupportsDLPack | None

@@ -1,0 +1,34 @@
+"""The yardstick: the same contract in scalar double precision, one row at a time. Slow, and easy to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from qkv import _attention, _core
+
+__all__ = ["attention"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _with_signature_of(model: _F) -> Callable[[Callable[..., Any]], _F]:
+    """Gives a function that passes its arguments on the types, the signature and the defaults of ``model``."""
+
+    def decorate(function: Callable[..., Any]) -> _F:
+        function.__wrapped__ = model  # type: ignore[attr-defined]  # what inspect.signature follows
+        return cast("_F", function)
+
+    return decorate
+
+
+_DEFAULTS: dict[str, Any] = dict(cast("Any", _attention.attention).__kwdefaults__)
+
+
+@_with_signature_of(_attention.attention)
+def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    """`qkv.attention`, computed by the reference: the same arguments, results and errors."""
+    unknown = options.keys() - _DEFAULTS.keys()
+    if unknown:
+        raise TypeError(f"attention() got an unexpected keyword argument {min(unknown)!r}")
+    return _core.reference_attention(q, k, v, *{**_DEFAULTS, **options}.values())

@@ -1,0 +1,117 @@
+#include "attention/arguments.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "base/checked.h"
+#include "base/overlap.h"
+
+namespace qkv::attention_detail {
+namespace {
+
+bool is_empty(const Extents& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
+
+/// Whether the number of elements, and the distance in bytes between any two of them, fit 63 bits.
+bool fits(const ConstTensorView& view) {
+  const auto item = static_cast<std::int64_t>(size_of(view.dtype()));
+  std::int64_t count = 1;
+  std::int64_t bytes = item;
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    const auto next = checked_mul(count, view.extent(axis));
+    const auto steps = checked_mul(view.extent(axis) - 1, view.stride(axis));
+    const auto reach = steps ? checked_mul(*steps, item) : std::nullopt;
+    if (!next || !reach || *reach == std::numeric_limits<std::int64_t>::min()) return false;
+    const auto sum = checked_add(bytes, std::abs(*reach));
+    if (!sum) return false;
+    count = *next;
+    bytes = *sum;
+  }
+  return true;
+}
+
+Extents with_leading(const Extents& extents, int rank, std::int64_t value) {
+  std::array<std::int64_t, kMaxRank> values = {};
+  std::fill(values.begin(), values.begin() + rank, value);
+  std::copy(extents.begin(), extents.end(), values.begin() + rank - extents.size());
+  return Extents(std::span<const std::int64_t>(values.data(), static_cast<std::size_t>(rank)));
+}
+
+template <class View>
+View lifted(const View& view, int rank) {
+  return {view.data(), view.dtype(), with_leading(view.shape(), rank, 1), with_leading(view.strides(), rank, 0)};
+}
+
+}  // namespace
+
+void Arguments::check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const {
+  if (view.rank() < axes.least || view.rank() > axes.most) {
+    refuse<ShapeError>(name, "expected {} to {} axes {}, got {} in {}", axes.least, axes.most, axes.names, view.rank(),
+                       view.shape());
+  }
+  if (is_empty(view.shape())) return;
+  if (!fits(view)) {
+    refuse<ShapeError>(name, "{} with strides {} spans more than 63 bits can address", view.shape(), view.strides());
+  }
+  if (view.data() == nullptr) refuse<ValueError>(name, "the data pointer of {} is null", view.shape());
+  if (reinterpret_cast<std::uintptr_t>(view.data()) % size_of(view.dtype()) != 0) {
+    refuse<ValueError>(name, "the data pointer is not aligned to the {} bytes of {}", size_of(view.dtype()),
+                       view.dtype());
+  }
+}
+
+void Arguments::check_apart(const Seen& written, const Seen& other) const {
+  if (share_memory(written.view, other.view)) {
+    refuse<ValueError>(written.name, "{} shares memory with {} {}; give it memory of its own", written.view.shape(),
+                       other.name, other.view.shape());
+  }
+}
+
+ConstTensorView Arguments::read(std::string_view name, const ConstTensorView& view, const Axes& axes) {
+  check_alone(name, view, axes);
+  const Seen seen{std::string(name), view};
+  for (const Seen& written : written_) check_apart(written, seen);
+  read_.push_back(seen);
+  return lifted(view, axes.most);
+}
+
+TensorView Arguments::written(std::string_view name, const TensorView& view, const Axes& axes) {
+  check_alone(name, view, axes);
+  if (has_internal_overlap(view)) {
+    refuse<ValueError>(name, "two elements of {} with strides {} share one address", view.shape(), view.strides());
+  }
+  const Seen seen{std::string(name), view};
+  for (const Seen& other : read_) check_apart(seen, other);
+  for (const Seen& other : written_) check_apart(seen, other);
+  written_.push_back(seen);
+  return lifted(view, axes.most);
+}
+
+void Arguments::expect_dtype(std::string_view name, const ConstTensorView& view, Dtype expected) const {
+  if (view.dtype() != expected) refuse<DtypeError>(name, "expected {}, got {}", expected, view.dtype());
+}
+
+void Arguments::expect_real(std::string_view name, const ConstTensorView& view) const {
+  switch (view.dtype()) {
+    case Dtype::kFloat32:
+    case Dtype::kFloat64:
+      return;
+    case Dtype::kFloat16:
+    case Dtype::kBFloat16:
+      refuse<DtypeError>(name, "{} is not supported by this version, use float32 or float64", view.dtype());
+    default:
+      refuse<DtypeError>(name, "expected float32 or float64, got {}", view.dtype());
+  }
+}
+
+void Arguments::expect_shape(std::string_view name, const ConstTensorView& view, const ConstTensorView& lifted,
+                             const Extents& expected, std::string_view axes) const {
+  if (lifted.shape() == expected) return;
+  refuse<ShapeError>(name, "expected {} = {}, got {}", axes, expected, view.shape());
+}
+
+}  // namespace qkv::attention_detail

@@ -1,0 +1,62 @@
+#ifndef QKV_SRC_ATTENTION_ARGUMENTS_H_
+#define QKV_SRC_ATTENTION_ARGUMENTS_H_
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/raise.h"
+#include "qkv/tensor.h"
+
+namespace qkv::attention_detail {
+
+/// What the axes of an argument are called in errors, and how many it may have.
+struct Axes {
+  std::string_view names;
+  int least = 0;
+  int most = 0;
+};
+
+/// The arguments of one call, checked one by one in the order in which they are given here: first those that are read
+/// and those that are written, each for itself (rank, size, pointer), then against those before, since no written
+/// element may belong to another argument.
+class Arguments {
+ public:
+  /// @param function  what every error begins with: "qkv::attention"
+  explicit Arguments(std::string_view function) : function_(function) {}
+
+  /// Throws "function: argument: text".
+  template <class Exception, class... Args>
+  [[noreturn]] void refuse(std::string_view argument, fmt::format_string<Args...> text, Args&&... args) const {
+    throw Exception(fmt::format("{}: {}: {}", function_, argument, fmt::format(text, std::forward<Args>(args)...)));
+  }
+
+  /// Both return the view with axes.most axes; the new leading ones have extent 1 and stride 0.
+  ConstTensorView read(std::string_view name, const ConstTensorView& view, const Axes& axes);
+  TensorView written(std::string_view name, const TensorView& view, const Axes& axes);
+
+  void expect_dtype(std::string_view name, const ConstTensorView& view, Dtype expected) const;
+  /// float32 or float64; what this version lacks and what is no number at all are told apart.
+  void expect_real(std::string_view name, const ConstTensorView& view) const;
+  /// `lifted` is what read() or written() returned for `view`.
+  void expect_shape(std::string_view name, const ConstTensorView& view, const ConstTensorView& lifted,
+                    const Extents& expected, std::string_view axes) const;
+
+ private:
+  struct Seen {
+    std::string name;
+    ConstTensorView view;
+  };
+
+  void check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const;
+  void check_apart(const Seen& written, const Seen& other) const;
+
+  std::string_view function_;
+  std::vector<Seen> read_;
+  std::vector<Seen> written_;
+};
+
+}  // namespace qkv::attention_detail
+
+#endif  // QKV_SRC_ATTENTION_ARGUMENTS_H_

@@ -1,0 +1,131 @@
+#include "attention/validate.h"
+
+#include "attention/arguments.h"
+#include "attention/validate_parts.h"
+
+namespace qkv::attention_detail {
+namespace {
+
+using kernels::ForwardProblem;
+
+constexpr Axes kQueryAxes{"[batch, num_heads, q_len, head_dim]", 1, 4};
+constexpr Axes kKeyAxes{"[batch, num_kv_heads, kv_len, head_dim]", 1, 4};
+constexpr Axes kValueAxes{"[batch, num_kv_heads, kv_len, value_dim]", 1, 4};
+constexpr Axes kOutAxes{"[batch, num_heads, q_len, value_dim]", 1, 4};
+
+/// An argument as it was given, for errors, and as it is read.
+struct Tensor4 {
+  std::string_view name;
+  ConstTensorView given;
+  ConstTensorView view;
+};
+
+Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView& given, const Axes& axes) {
+  return {name, given, arguments.read(name, given, axes)};
+}
+
+/// `tensor` and `model` agree in an axis.
+void expect_same(const Arguments& arguments, const Tensor4& tensor, const Tensor4& model, int axis,
+                 std::string_view axis_name) {
+  if (tensor.view.extent(axis) == model.view.extent(axis)) return;
+  arguments.refuse<ShapeError>(tensor.name, "expected {} {} as in {} {}, got {} in {}", axis_name,
+                               model.view.extent(axis), model.name, model.given.shape(), tensor.view.extent(axis),
+                               tensor.given.shape());
+}
+
+void expect_same_dtype(const Arguments& arguments, const Tensor4& tensor, const Tensor4& model) {
+  if (tensor.given.dtype() == model.given.dtype()) return;
+  arguments.refuse<DtypeError>(tensor.name, "expected {} as in {}, got {}", model.given.dtype(), model.name,
+                               tensor.given.dtype());
+}
+
+void resolve_q(const Arguments& arguments, const Tensor4& q, ForwardProblem& problem) {
+  arguments.expect_real(q.name, q.given);
+  if (q.view.extent(1) == 0) arguments.refuse<ShapeError>(q.name, "num_heads is 0 in {}", q.given.shape());
+  if (q.view.extent(3) == 0) arguments.refuse<ShapeError>(q.name, "head_dim is 0 in {}", q.given.shape());
+  problem.dtype = q.given.dtype();
+  problem.batch = q.view.extent(0);
+  problem.num_heads = q.view.extent(1);
+  problem.q_len = q.view.extent(2);
+  problem.head_dim = q.view.extent(3);
+  problem.q = operand_of(q.view);
+}
+
+void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, ForwardProblem& problem) {
+  expect_same_dtype(arguments, k, q);
+  expect_same(arguments, k, q, 0, "batch");
+  expect_same(arguments, k, q, 3, "head_dim");
+  problem.num_kv_heads = k.view.extent(1);
+  problem.kv_len = k.view.extent(2);
+  if (problem.num_kv_heads == 0) arguments.refuse<ShapeError>(k.name, "num_kv_heads is 0 in {}", k.given.shape());
+  if (problem.num_heads % problem.num_kv_heads != 0) {
+    arguments.refuse<ShapeError>(k.name, "num_kv_heads {} in {} does not divide num_heads {} of q {}",
+                                 problem.num_kv_heads, k.given.shape(), problem.num_heads, q.given.shape());
+  }
+  problem.k = operand_of(k.view);
+}
+
+void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, ForwardProblem& problem) {
+  expect_same_dtype(arguments, v, k);
+  expect_same(arguments, v, k, 0, "batch");
+  expect_same(arguments, v, k, 1, "num_kv_heads");
+  expect_same(arguments, v, k, 2, "kv_len");
+  problem.value_dim = v.view.extent(3);
+  problem.v = operand_of(v.view);
+}
+
+/// Lengths whose products and sums of positions are computed without further checks.
+void check_sizes(const Arguments& arguments, const Tensor4& q, const Tensor4& k, const ForwardProblem& problem) {
+  if (problem.q_len > ForwardProblem::kMostPosition) {
+    arguments.refuse<ShapeError>(q.name, "q_len is beyond 2^60 in {}", q.given.shape());
+  }
+  if (problem.kv_len > ForwardProblem::kMostPosition) {
+    arguments.refuse<ShapeError>(k.name, "kv_len is beyond 2^60 in {}", k.given.shape());
+  }
+  std::int64_t count = 1;
+  for (const std::int64_t extent : {problem.batch, problem.num_heads, problem.q_len, problem.kv_len}) {
+    if (extent == 0) return;
+    if (__builtin_mul_overflow(count, extent, &count)) {
+      arguments.refuse<ShapeError>(q.name, "batch * num_heads * q_len * kv_len of q {} and k {} does not fit 63 bits",
+                                   q.given.shape(), k.given.shape());
+    }
+  }
+}
+
+}  // namespace
+
+kernels::Operand operand_of(const ConstTensorView& view) {
+  const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
+  return {view.data(), stride(0), stride(1), stride(2), stride(3)};
+}
+
+kernels::Result result_of(const TensorView& view) {
+  const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
+  return {view.data(), stride(0), stride(1), stride(2), stride(3)};
+}
+
+kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                                 const TensorView& out, const AttentionOptions& options,
+                                 const AttentionOutputs& outputs) {
+  Arguments arguments("qkv::attention");
+  ForwardProblem problem;
+  const Tensor4 q4 = read4(arguments, "q", q, kQueryAxes);
+  resolve_q(arguments, q4, problem);
+  const Tensor4 k4 = read4(arguments, "k", k, kKeyAxes);
+  resolve_k(arguments, k4, q4, problem);
+  check_sizes(arguments, q4, k4, problem);
+  const Tensor4 v4 = read4(arguments, "v", v, kValueAxes);
+  resolve_v(arguments, v4, k4, problem);
+
+  const TensorView out4 = arguments.written("out", out, kOutAxes);
+  expect_same_dtype(arguments, {"out", out, out4}, q4);
+  arguments.expect_shape("out", out, out4, {problem.batch, problem.num_heads, problem.q_len, problem.value_dim},
+                         kOutAxes.names);
+  problem.out = result_of(out4);
+
+  resolve_options(options, arguments, problem);
+  resolve_outputs(outputs, arguments, problem);
+  return problem;
+}
+
+}  // namespace qkv::attention_detail

@@ -1,0 +1,17 @@
+#ifndef QKV_SRC_ATTENTION_VALIDATE_H_
+#define QKV_SRC_ATTENTION_VALIDATE_H_
+
+#include "kernels/forward_problem.h"
+#include "qkv/attention.h"
+
+namespace qkv::attention_detail {
+
+/// Checks a call against the contract, in the order q, k, v, out, options, outputs, and resolves every default.
+/// @throws ShapeError, DtypeError, ValueError; the text names the argument, what was seen and what was expected.
+kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                                 const TensorView& out, const AttentionOptions& options,
+                                 const AttentionOutputs& outputs);
+
+}  // namespace qkv::attention_detail
+
+#endif  // QKV_SRC_ATTENTION_VALIDATE_H_

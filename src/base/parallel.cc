@@ -1,0 +1,148 @@
+#include "base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "base/cpu.h"
+#include "base/raise.h"
+#include "base/thread_pool.h"
+#include "qkv/runtime.h"
+
+namespace qkv {
+namespace {
+
+std::atomic<int> g_num_threads = 0;  // 0 = not yet asked for
+
+std::mutex g_executor_mutex;
+std::shared_ptr<const Executor> g_executor;
+std::atomic<bool> g_has_executor = false;  // spares callers the mutex where there is none
+
+thread_local bool t_inside_task = false;
+
+/// Marks this thread as being inside a task, so that a parallel_for in it runs inline.
+class InsideTask {
+ public:
+  InsideTask() noexcept : before_(t_inside_task) { t_inside_task = true; }
+  ~InsideTask() { t_inside_task = before_; }
+  InsideTask(const InsideTask&) = delete;
+  InsideTask& operator=(const InsideTask&) = delete;
+
+ private:
+  const bool before_;
+};
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.remove_suffix(1);
+  return text;
+}
+
+/// A positive number from the environment; 0 where the variable is not set or empty.
+int threads_from(const char* variable, bool list) {
+  const char* value = std::getenv(variable);
+  const std::string_view whole = trimmed(value == nullptr ? "" : value);
+  if (whole.empty()) return 0;
+  // OMP_NUM_THREADS may have one number for each nested level: the outermost counts.
+  const std::string_view number = trimmed(list ? whole.substr(0, whole.find(',')) : whole);
+  int threads = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), threads);
+  if (error != std::errc() || end != number.data() + number.size() || threads < 1) {
+    raise<ValueError>("{}: expected a number of threads, at least 1, got '{}'", variable, whole);
+  }
+  return threads;
+}
+
+int default_num_threads() {
+  int threads = threads_from("QKV_NUM_THREADS", false);
+  if (threads == 0) threads = threads_from("OMP_NUM_THREADS", true);
+  return threads == 0 ? num_usable_cpus() : threads;
+}
+
+/// One parallel_for: what its threads share.
+class Loop {
+ public:
+  Loop(std::size_t count, const std::function<void(std::size_t)>& task) : count_(count), task_(task) {}
+
+  /// Takes tasks until none is left, here or on any number of threads at once.
+  void drain() noexcept {
+    const InsideTask inside;
+    for (;;) {
+      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+      if (index >= count_) return;
+      try {
+        task_(index);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::current_exception();
+        next_.store(count_, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+  bool all_begun() const noexcept { return next_.load(std::memory_order_relaxed) >= count_; }
+
+ private:
+  const std::size_t count_;
+  const std::function<void(std::size_t)>& task_;
+  std::atomic<std::size_t> next_ = 0;
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+std::shared_ptr<const Executor> current_executor() {
+  if (!g_has_executor.load(std::memory_order_acquire)) return nullptr;
+  const std::lock_guard lock(g_executor_mutex);
+  return g_executor;
+}
+
+void run_on(const Executor& executor, std::size_t pieces, Loop& loop) {
+  executor(pieces, [&loop](std::size_t) { loop.drain(); });
+  loop.rethrow();
+  if (!loop.all_begun()) raise<ValueError>("qkv::set_executor: the executor returned before it had run its tasks");
+}
+
+}  // namespace
+
+void set_num_threads(int num_threads) {
+  if (num_threads < 1) raise<ValueError>("qkv::set_num_threads: expected at least 1, got {}", num_threads);
+  g_num_threads.store(num_threads, std::memory_order_relaxed);
+}
+
+int num_threads() {
+  int threads = g_num_threads.load(std::memory_order_relaxed);
+  if (threads > 0) return threads;
+  const int wanted = default_num_threads();
+  // A set_num_threads that came in between stays.
+  return g_num_threads.compare_exchange_strong(threads, wanted, std::memory_order_relaxed) ? wanted : threads;
+}
+
+void set_executor(Executor executor) {
+  const std::lock_guard lock(g_executor_mutex);
+  g_has_executor.store(static_cast<bool>(executor), std::memory_order_release);
+  g_executor = executor ? std::make_shared<const Executor>(std::move(executor)) : nullptr;
+}
+
+void parallel_for(std::size_t count, const std::function<void(std::size_t)>& task) {
+  const std::size_t pieces = count <= 1 || t_inside_task ? 1 : std::min(count, static_cast<std::size_t>(num_threads()));
+  if (pieces == 1) {
+    for (std::size_t index = 0; index < count; ++index) task(index);
+    return;
+  }
+  Loop loop(count, task);
+  if (const auto executor = current_executor()) return run_on(*executor, pieces, loop);
+  ThreadPool::instance().run(pieces - 1, [&loop] { loop.drain(); });
+  loop.rethrow();
+}
+
+}  // namespace qkv

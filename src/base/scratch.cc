@@ -1,0 +1,65 @@
+#include "base/scratch.h"
+
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace qkv {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kFirstSlab = std::size_t{256} << 10;
+
+struct Slab {
+  struct Free {
+    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{kAlignment}); }
+  };
+  explicit Slab(std::size_t bytes)
+      : memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}))), size(bytes) {}
+  std::unique_ptr<std::byte, Free> memory;
+  std::size_t size = 0;
+};
+
+/// Pieces already handed out must not move, so growth adds a slab; the next arena joins the slabs into one.
+struct ThreadScratch {
+  std::vector<Slab> slabs;
+  std::size_t used = 0;  // of the last slab
+
+  std::size_t held() const noexcept {
+    std::size_t bytes = 0;
+    for (const Slab& slab : slabs) bytes += slab.size;
+    return bytes;
+  }
+};
+
+ThreadScratch& thread_scratch() {
+  thread_local ThreadScratch scratch;
+  return scratch;
+}
+
+}  // namespace
+
+ScratchArena::ScratchArena() {
+  ThreadScratch& scratch = thread_scratch();
+  scratch.used = 0;
+  if (scratch.slabs.size() < 2) return;
+  const std::size_t bytes = scratch.held();
+  scratch.slabs.clear();
+  scratch.slabs.emplace_back(bytes);
+}
+
+void* ScratchArena::take_bytes(std::size_t bytes) {
+  ThreadScratch& scratch = thread_scratch();
+  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (scratch.slabs.empty() || scratch.used + bytes > scratch.slabs.back().size) {
+    scratch.slabs.emplace_back(bytes > kFirstSlab ? bytes : kFirstSlab);
+    scratch.used = 0;
+  }
+  void* piece = scratch.slabs.back().memory.get() + scratch.used;
+  scratch.used += bytes;
+  return piece;
+}
+
+std::size_t scratch_bytes() noexcept { return thread_scratch().held(); }
+
+}  // namespace qkv

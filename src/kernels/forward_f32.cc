@@ -1,0 +1,173 @@
+#include "kernels/forward_f32.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "kernels/forward_plain.h"
+#include "kernels/highway_targets.h"
+#include "kernels/key_order.h"
+#include "kernels/packed_head.h"
+#include "kernels/row_block.h"
+#include "kernels/row_result.h"
+#include "kernels/visibility.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/forward_f32.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h, which sets the target of each pass.
+#include "hwy/highway.h"
+#include "kernels/outputs-inl.h"
+#include "kernels/pack-inl.h"
+#include "kernels/softmax-inl.h"
+#include "kernels/values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels {
+namespace HWY_NAMESPACE {
+
+/// One key block for one group of rows: Q K^T, softmax, P V.
+template <int kR>
+void group_step(RowBlock& block, std::int64_t first_row, std::int64_t base) {
+  BlockView<kR> view;
+  block_logits(block, first_row, base, view);
+  if (view.num_runs == 0) return;
+  float correction[kR];
+  for (int r = 0; r < kR; ++r) correction[r] = update_row(block, first_row, r, view);
+  block_values(block, first_row, view, correction);
+}
+
+template <int kR>
+void group_finish(RowBlock& block, std::int64_t first_row) {
+  float factors[kR];
+  for (int r = 0; r < kR; ++r) {
+    const std::int64_t row = first_row + r;
+    Row& failed = block.rows[row];
+    failed.careful = left_f32(block, row);
+    if (!failed.careful) {
+      factors[r] = finish_row(block, row);
+      continue;
+    }
+    factors[r] = 0;
+    plain_rows<float>(block.problem, block.batch, failed.head, failed.index, failed.index + 1);
+  }
+  if (block.problem.weights || block.problem.logits) write_matrices<kR>(block, first_row, factors);
+}
+
+using GroupStep = void (*)(RowBlock&, std::int64_t, std::int64_t);
+using GroupFinish = void (*)(RowBlock&, std::int64_t);
+constexpr GroupStep kGroupStep[kTileRows] = {group_step<1>, group_step<2>, group_step<3>,
+                                             group_step<4>, group_step<5>, group_step<6>};
+constexpr GroupFinish kGroupFinish[kTileRows] = {group_finish<1>, group_finish<2>, group_finish<3>,
+                                                 group_finish<4>, group_finish<5>, group_finish<6>};
+
+/// Calls visit(first row, number of rows) for groups of nearly equal size: 7 rows are 4 + 3, not 6 + 1.
+template <class Visit>
+void for_each_group(std::int64_t num_rows, const Visit& visit) {
+  const std::int64_t groups = (num_rows + kTileRows - 1) / kTileRows;
+  std::int64_t first = 0;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const std::int64_t size = num_rows / groups + (g < num_rows % groups ? 1 : 0);
+    visit(first, size);
+    first += size;
+  }
+}
+
+void clear_state(const RowBlock& block, const SoftmaxState& state) {
+  std::fill_n(state.max, block.num_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(state.sum, block.num_rows, 0.0f);
+  std::fill_n(state.values, block.num_rows * block.value_stride, 0.0f);
+  if (state.entropy == nullptr) return;
+  std::fill_n(state.entropy, block.num_rows, 0.0f);
+  std::fill_n(state.chosen, block.num_rows, 0.0f);
+}
+
+void clear_states(const RowBlock& block) {
+  clear_state(block, block.chunk);
+  if (block.several_chunks) clear_state(block, block.total);
+  if (block.max_key == nullptr) return;
+  std::fill_n(block.max_logit, block.num_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(block.max_raw, block.num_rows, -std::numeric_limits<float>::infinity());
+  std::fill_n(block.max_key, block.num_rows, std::int64_t{-1});
+}
+
+void run_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, const PackedHead& head,
+              std::int64_t row_begin, std::int64_t row_end) {
+  RowBlock block{problem, Formula(problem), batch, kv_head, head};
+  begin_rows(block, row_begin, row_end, kLanes);
+  clear_states(block);
+  for (std::int64_t base = align_down(block.range.begin, kKeyBlock); base < block.range.end; base += kKeyBlock) {
+    for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
+      kGroupStep[size - 1](block, first, base);
+    });
+    const bool chunk_ends = (base + kKeyBlock) % kKeyChunk == 0 || base + kKeyBlock >= block.range.end;
+    if (!block.several_chunks || !chunk_ends) continue;
+    for (std::int64_t row = 0; row < block.num_rows; ++row) merge_chunk(block, row);
+  }
+  for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) { kGroupFinish[size - 1](block, first); });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "hwy/targets.h"
+
+namespace qkv::kernels {
+namespace {
+
+struct Built {
+  std::int64_t target_bit;
+  ForwardKernelF32 kernel;
+};
+
+#define QKV_KERNEL(NAMESPACE, NAME, BIT) \
+  Built { BIT, { NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows } }
+
+constexpr Built kBuilt[] = {
+#if (HWY_TARGETS & HWY_AVX3)
+    QKV_KERNEL(N_AVX3, "avx512", HWY_AVX3),
+#endif
+#if (HWY_TARGETS & HWY_AVX2)
+    QKV_KERNEL(N_AVX2, "avx2", HWY_AVX2),
+#endif
+#if (HWY_TARGETS & HWY_SSE4)
+    QKV_KERNEL(N_SSE4, "sse4", HWY_SSE4),
+#endif
+#if defined(HWY_NEON) && (HWY_TARGETS & HWY_NEON)
+    QKV_KERNEL(N_NEON, "neon", HWY_NEON),
+#endif
+#if (HWY_TARGETS & HWY_SSE2)
+    QKV_KERNEL(N_SSE2, "sse2", HWY_SSE2),
+#endif
+#if (HWY_TARGETS & HWY_SCALAR)
+    QKV_KERNEL(N_SCALAR, "scalar", HWY_SCALAR),
+#endif
+};
+#undef QKV_KERNEL
+
+std::vector<ForwardKernelF32> runnable() {
+  std::vector<ForwardKernelF32> kernels;
+  const std::int64_t supported = hwy::SupportedTargets();
+  for (const Built& built : kBuilt) {
+    const bool baseline = built.target_bit == HWY_STATIC_TARGET;
+    if (baseline || (supported & built.target_bit) != 0) kernels.push_back(built.kernel);
+  }
+  return kernels;
+}
+
+}  // namespace
+
+std::span<const ForwardKernelF32> forward_kernels_f32() {
+  static const std::vector<ForwardKernelF32> kernels = runnable();
+  return kernels;
+}
+
+}  // namespace qkv::kernels
+#endif  // HWY_ONCE

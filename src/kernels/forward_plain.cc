@@ -1,0 +1,250 @@
+#include "kernels/forward_plain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/key_order.h"
+#include "kernels/row_result.h"
+#include "kernels/visibility.h"
+
+namespace qkv::kernels {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// A row's running softmax, in nats.
+struct State {
+  double max = -kInfinity;
+  double sum = 0;
+  double entropy = 0;  // sum of exp(logit - max) * (logit - max)
+  double chosen = 0;   // sum of exp(logit - max) over stats_keys
+  std::vector<double> values;
+};
+
+template <class T>
+class PlainRow {
+ public:
+  PlainRow(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row)
+      : problem_(problem),
+        batch_(batch),
+        head_(head),
+        row_(row),
+        kv_head_(head / problem.group_size()),
+        keys_(row_keys(problem, batch, head, row)),
+        query_(static_cast<std::size_t>(problem.head_dim)) {
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      query_[static_cast<std::size_t>(d)] = static_cast<double>(*problem.q.at<T>(batch, head, row, d));
+    }
+    if (problem.alibi_slopes) slope_ = static_cast<double>(*problem.alibi_slopes.at<T>(batch, head));
+  }
+
+  double logit(LogitsStage stage, std::int64_t key) const {
+    const T* k = problem_.k.at<T>(batch_, kv_head_, key);
+    double product = 0;
+    for (std::int64_t d = 0; d < problem_.head_dim; ++d) {
+      product += query_[static_cast<std::size_t>(d)] * static_cast<double>(k[d * problem_.k.col]);
+    }
+    double x = problem_.scale * product;
+    if (stage == LogitsStage::kScaled) return x;
+    if (problem_.softcap > 0) x = problem_.softcap * std::tanh(x / problem_.softcap);
+    if (stage == LogitsStage::kCapped) return x;
+    if (problem_.bias) x += bias(key);
+    if (problem_.alibi_slopes) {
+      x -= slope_ * std::fabs(static_cast<double>(keys_.position) - static_cast<double>(key));
+    }
+    return x;
+  }
+
+  bool visible(std::int64_t key) const {
+    const std::uint64_t word = visible_word(keys_, align_down(key, kWordKeys));
+    return (word >> (key % kWordKeys) & 1) != 0 && !(problem_.bias && bias(key) == -kInfinity);
+  }
+
+  void run() {
+    State total = empty_state();
+    const KeyRange range = keys_.range;
+    for (std::int64_t chunk = align_down(range.begin, kKeyChunk); chunk < range.end; chunk += kKeyChunk) {
+      State state = empty_state();
+      const std::int64_t end = std::min(chunk + kKeyChunk, range.end);
+      for (std::int64_t block = align_down(std::max(chunk, range.begin), kKeyBlock); block < end; block += kKeyBlock) {
+        add_block(block, std::min(block + kKeyBlock, end), state);
+      }
+      merge(state, total);
+    }
+    write(total);
+  }
+
+ private:
+  double bias(std::int64_t key) const { return static_cast<double>(*problem_.bias.at<T>(batch_, head_, row_, key)); }
+
+  State empty_state() const {
+    State state;
+    state.values.assign(static_cast<std::size_t>(problem_.value_dim), 0.0);
+    return state;
+  }
+
+  /// Calls visit(key) for the visible keys of a block, ascending.
+  template <class Visit>
+  void for_each_visible(std::int64_t begin, std::int64_t end, Visit visit) const {
+    for (std::int64_t base = begin; base < end; base += kWordKeys) {
+      const std::uint64_t word = visible_word(keys_, base);
+      for (std::int64_t j = 0; j < kWordKeys; ++j) {
+        if ((word >> j & 1) == 0) continue;
+        if (problem_.bias && bias(base + j) == -kInfinity) continue;
+        visit(base + j);
+      }
+    }
+  }
+
+  void add_block(std::int64_t begin, std::int64_t end, State& state) {
+    logits_.clear();
+    seen_.clear();
+    double block_max = -kInfinity;
+    for_each_visible(begin, end, [&](std::int64_t key) {
+      seen_.push_back(key);
+      logits_.push_back(logit(LogitsStage::kMasked, key));
+      const double x = logits_.back();
+      block_max = x > block_max ? x : block_max;
+      note_statistics(key, x);
+    });
+    if (seen_.empty()) return;
+    any_seen_ = true;
+    const double new_max = state.max > block_max ? state.max : block_max;
+    const double correction = state.max == new_max ? 1.0 : std::exp(state.max - new_max);
+    if (state.sum > 0) state.entropy = correction * (state.entropy + (state.max - new_max) * state.sum);
+    state.sum *= correction;
+    state.chosen *= correction;
+    for (double& value : state.values) value *= correction;
+    state.max = new_max;
+    for (std::size_t i = 0; i < seen_.size(); ++i) {
+      // Visible logits of -inf weigh nothing beside a finite one, wherever that comes; alone they end as 0 / 0.
+      const bool nothing = logits_[i] == -kInfinity;
+      add_key(seen_[i], nothing ? -kInfinity : logits_[i] - new_max, state);
+    }
+  }
+
+  void add_key(std::int64_t key, double exponent, State& state) const {
+    const double weight = std::exp(exponent);
+    state.sum += weight;
+    if (weight > 0) state.entropy += weight * exponent;
+    if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
+    const T* v = problem_.v.at<T>(batch_, kv_head_, key);
+    double* values = state.values.data();
+    const std::int64_t stride = problem_.v.col;
+    if (stride == 1) {  // vectorises
+      for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * static_cast<double>(v[c]);
+    } else {
+      for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * static_cast<double>(v[c * stride]);
+    }
+  }
+
+  static void merge(const State& chunk, State& total) {
+    const double new_max = total.max > chunk.max ? total.max : chunk.max;
+    const double keep = total.max == new_max ? 1.0 : std::exp(total.max - new_max);
+    const double take = chunk.max == new_max ? 1.0 : std::exp(chunk.max - new_max);
+    const double total_shift = total.sum > 0 ? (total.max - new_max) * total.sum : 0.0;
+    const double chunk_shift = chunk.sum > 0 ? (chunk.max - new_max) * chunk.sum : 0.0;
+    total.entropy = keep * (total.entropy + total_shift) + take * (chunk.entropy + chunk_shift);
+    total.sum = total.sum * keep + chunk.sum * take;
+    total.chosen = total.chosen * keep + chunk.chosen * take;
+    for (std::size_t c = 0; c < total.values.size(); ++c) {
+      total.values[c] = total.values[c] * keep + chunk.values[c] * take;
+    }
+    total.max = new_max;
+  }
+
+  void note_statistics(std::int64_t key, double x) {
+    if (!problem_.wants_stats() || std::isnan(max_logit_)) return;
+    const double raw = problem_.has_logit_terms() ? logit(LogitsStage::kScaled, key) : x;
+    if (!std::isnan(max_raw_) && !(raw <= max_raw_)) max_raw_ = raw;
+    if (max_key_ < 0 || !(x <= max_logit_)) {
+      max_logit_ = x;
+      max_key_ = key;
+    }
+  }
+
+  void write(const State& state) const {
+    RowResult result{problem_, batch_, head_, row_};
+    result.seen = any_seen_;
+    result.max = state.max;
+    result.sum = state.sum;
+    result.max_raw = max_raw_;
+    result.max_logit = max_logit_;
+    result.max_exponent = max_logit_ - state.max;
+    result.max_key = max_key_;
+    result.entropy = state.entropy;
+    result.chosen = state.chosen;
+    const double factor = result.finish<T>();
+    T* out = problem_.out.at<T>(batch_, head_, row_);
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
+      // An empty row is 0 whatever the factor: a sink of +inf makes it NaN.
+      const double value = any_seen_ ? state.values[static_cast<std::size_t>(c)] * factor : 0.0;
+      out[c * problem_.out.col] = static_cast<T>(value + 0.0);
+    }
+    for (const SlotIndex::Slot& head_slot : problem_.weight_heads.of(head_)) {
+      for (const SlotIndex::Slot& row_slot : problem_.weight_rows.of(row_)) {
+        write_weights(problem_.weights.at<T>(batch_, head_slot.place, row_slot.place), state.max, factor);
+      }
+    }
+  }
+
+  void write_weights(T* to, double max, double factor) const {
+    for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
+      const double weight = visible(key) ? std::exp(logit(LogitsStage::kMasked, key) - max) * factor : 0.0;
+      to[key * problem_.weights.col] = static_cast<T>(weight);
+    }
+  }
+
+  const ForwardProblem& problem_;
+  const std::int64_t batch_;
+  const std::int64_t head_;
+  const std::int64_t row_;
+  const std::int64_t kv_head_;
+  const RowKeys keys_;
+  std::vector<double> query_;
+  double slope_ = 0;
+  std::vector<std::int64_t> seen_;
+  std::vector<double> logits_;
+  bool any_seen_ = false;
+  double max_raw_ = -kInfinity;
+  double max_logit_ = -kInfinity;
+  std::int64_t max_key_ = -1;
+};
+
+}  // namespace
+
+template <class T>
+void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
+                std::int64_t row_end) {
+  for (std::int64_t row = row_begin; row < row_end; ++row) PlainRow<T>(problem, batch, head, row).run();
+}
+
+template <class T>
+double plain_logit(const ForwardProblem& problem, LogitsStage stage, std::int64_t batch, std::int64_t head,
+                   std::int64_t row, std::int64_t key) {
+  return PlainRow<T>(problem, batch, head, row).logit(stage, key);
+}
+
+template <class T>
+void plain_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
+                  std::int64_t row_end) {
+  for (std::int64_t row = row_begin; row < row_end; ++row) {
+    const PlainRow<T> plain(problem, batch, head, row);
+    T* to = problem.logits.at<T>(batch, head, row);
+    for (std::int64_t key = 0; key < problem.kv_len; ++key) {
+      const bool hidden = problem.logits_stage == LogitsStage::kMasked && !plain.visible(key);
+      to[key * problem.logits.col] = static_cast<T>(hidden ? -kInfinity : plain.logit(problem.logits_stage, key));
+    }
+  }
+}
+
+template void plain_rows<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+template void plain_rows<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+template double plain_logit<float>(const ForwardProblem&, LogitsStage, std::int64_t, std::int64_t, std::int64_t,
+                                   std::int64_t);
+template void plain_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+template void plain_logits<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+
+}  // namespace qkv::kernels

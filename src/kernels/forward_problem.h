@@ -1,0 +1,101 @@
+#ifndef QKV_SRC_KERNELS_FORWARD_PROBLEM_H_
+#define QKV_SRC_KERNELS_FORWARD_PROBLEM_H_
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "kernels/slot_index.h"
+#include "qkv/attention.h"
+#include "qkv/dtype.h"
+
+namespace qkv::kernels {
+
+/// A [batch, head, row, column] operand of a checked call: broadcast axes have stride 0, strides count elements.
+struct Operand {
+  const void* data = nullptr;  ///< null = not given
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+
+  explicit operator bool() const noexcept { return data != nullptr; }
+  template <class T>
+  const T* at(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
+    return static_cast<const T*>(data) + b * batch + h * head + r * row + c * col;
+  }
+};
+
+/// The same for what a call writes.
+struct Result {
+  void* data = nullptr;  ///< null = not asked for
+  std::int64_t batch = 0;
+  std::int64_t head = 0;
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+
+  explicit operator bool() const noexcept { return data != nullptr; }
+  template <class T>
+  T* at(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
+    return static_cast<T*>(data) + b * batch + h * head + r * row + c * col;
+  }
+};
+
+/// One forward call after validation: plain numbers and pointers, every default resolved, nothing left to refuse.
+/// src/attention/validate.cc makes it, the kernels read it.
+struct ForwardProblem {
+  static constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+  /// q_len, kv_len and |query_offset| are at most this, and a bounded window side is below four times this, so that
+  /// positions and window edges (p - left, p + right) are computed without overflow.
+  static constexpr std::int64_t kMostPosition = std::int64_t{1} << 60;
+
+  Dtype dtype = Dtype::kFloat32;  ///< of q, k, v, out, bias, sinks and slopes
+  std::int64_t batch = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t q_len = 0;
+  std::int64_t kv_len = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t value_dim = 0;
+
+  Operand q;  ///< [batch, num_heads, q_len, head_dim]
+  Operand k;  ///< [batch, num_kv_heads, kv_len, head_dim]
+  Operand v;  ///< [batch, num_kv_heads, kv_len, value_dim]
+  Result out;
+
+  double scale = 1;
+  double softcap = 0;
+  bool causal = false;
+  std::int64_t window_left = kUnbounded;
+  std::int64_t window_right = kUnbounded;
+  std::vector<std::int64_t> query_offset;  ///< one per batch
+  std::vector<std::int64_t> kv_lens;       ///< one per batch, kv_len where not given
+  Operand mask;                            ///< bool, [batch, num_heads, q_len, kv_len]
+  Operand bias;                            ///< [batch, num_heads, q_len, kv_len]
+  Operand sinks;                           ///< [batch, num_heads]
+  Operand alibi_slopes;                    ///< [batch, num_heads]
+
+  Result lse;      ///< [batch, num_heads, q_len]
+  Result weights;  ///< [batch, weight_heads, weight_rows, kv_len]
+  SlotIndex weight_heads;  ///< places of a query head on axis 1 of weights
+  SlotIndex weight_rows;   ///< places of a row on axis 2
+  Result logits;  ///< [batch, num_heads, q_len, kv_len]
+  LogitsStage logits_stage = LogitsStage::kScaled;
+
+  Result max_raw;     ///< these six [batch, num_heads, q_len]
+  Result max_logit;
+  Result max_key;     ///< int64
+  Result max_weight;
+  Result entropy;
+  Result key_weight;
+  std::vector<std::int64_t> stats_keys;  ///< ascending
+
+  std::int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
+  bool wants_stats() const noexcept { return max_raw || max_logit || max_key || max_weight || entropy || key_weight; }
+  /// Whether a logit is more than scale * q k: then it takes the general formula.
+  bool has_logit_terms() const noexcept { return softcap > 0 || bias || alibi_slopes; }
+};
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_SRC_KERNELS_FORWARD_PROBLEM_H_

@@ -1,0 +1,202 @@
+#if defined(QKV_SRC_KERNELS_OUTPUTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_SRC_KERNELS_OUTPUTS_INL_H_
+#undef QKV_SRC_KERNELS_OUTPUTS_INL_H_
+#else
+#define QKV_SRC_KERNELS_OUTPUTS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "kernels/forward_plain.h"
+#include "kernels/row_result.h"
+#include "kernels/softmax-inl.h"
+#include "kernels/values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels {
+namespace HWY_NAMESPACE {
+
+/// out = values * factor. The + 0.0 turns the -0 that a skipped or added 0 may leave into +0.
+inline void write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
+  const ForwardProblem& problem = block.problem;
+  float* out = problem.out.at<float>(block.batch, row.head, row.index);
+  const std::int64_t columns = problem.value_dim;
+  const VF scale = hn::Set(kF32, factor);
+  for (std::int64_t place = 0; place < columns; place += kLanes) {
+    const VF result = hn::Add(hn::Mul(hn::LoadU(kF32, values + place), scale), hn::Zero(kF32));
+    const std::int64_t column = column_of(block, place);
+    if (problem.out.col == 1 && column + kLanes <= columns) {
+      hn::StoreU(result, kF32, out + column);
+      continue;
+    }
+    float lanes[kLanes];
+    hn::StoreU(result, kF32, lanes);
+    for (std::int64_t i = 0; i < kLanes && column + i < columns; ++i) out[(column + i) * problem.out.col] = lanes[i];
+  }
+}
+
+/// Writes out, lse and statistics of a row that left_f32 does not name. @return its weights' factor.
+inline float finish_row(const RowBlock& block, std::int64_t r) {
+  const ForwardProblem& problem = block.problem;
+  const Row& row = block.rows[r];
+  const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
+  const double unit = block.formula.general ? 1.0 : std::numbers::ln2;
+  RowResult result{problem, block.batch, row.head, row.index};
+  result.seen = row.seen;
+  result.max = static_cast<double>(state.max[r]) * unit;
+  result.sum = static_cast<double>(state.sum[r]);
+  if (block.max_key != nullptr) {
+    const double residual = block.formula.general ? 1.0 : static_cast<double>(block.formula.residual);
+    const Exponent exponent(block.formula, state.max[r]);
+    result.max_logit = residual * static_cast<double>(block.max_logit[r]);
+    result.max_exponent =
+        static_cast<double>(hn::GetLane(exponent(hn::Set(kF32, block.max_logit[r])))) * std::numbers::ln2;
+    result.max_raw = block.formula.general ? static_cast<double>(block.max_raw[r]) : result.max_logit;
+    result.max_key = block.max_key[r];
+    result.entropy = static_cast<double>(state.entropy[r]) * std::numbers::ln2;
+    result.chosen = static_cast<double>(state.chosen[r]);
+  }
+  const auto factor = static_cast<float>(result.finish<float>());
+  write_values(block, row, state.values + r * block.value_stride, factor);
+  return factor;
+}
+
+/// Whether f32 arithmetic has failed a row: some visible product is not finite, the sum is not a positive number, or a
+/// sum of weights times V, larger than their mean, is not finite. The plain exponent is relative to a rounded maximum:
+/// from 2^26 on it is off by so much that powers of two may leave f32.
+inline bool left_f32(const RowBlock& block, std::int64_t r) {
+  const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
+  if (block.rows[r].careful) return true;
+  if (!block.rows[r].seen) return false;
+  const float most = block.formula.general ? std::numeric_limits<float>::max() : 0x1p26f;
+  if (!(state.sum[r] > 0 && state.sum[r] < std::numeric_limits<float>::infinity())) return true;
+  if (!(std::fabs(state.max[r]) <= most)) return true;
+  const float* values = state.values + r * block.value_stride;
+  VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
+  for (std::int64_t c = 0; c < block.value_stride; c += kLanes) {
+    const VF value = hn::LoadU(kF32, values + c);
+    suspect = hn::Add(suspect, hn::Sub(value, value));
+  }
+  return !hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)));
+}
+
+inline void copy_line(const float* line, std::int64_t count, float* to, std::int64_t stride) {
+  for (std::int64_t i = 0; i < count; ++i) to[i * stride] = line[i];
+}
+
+/// Writes `to` for the keys of one block: what `convert` makes of the logits in the runs, `absent` elsewhere.
+template <int kR, class Convert>
+void write_line(const float* logits, const BlockView<kR>& view, std::int64_t kv_len, float absent, float* to,
+                           std::int64_t stride, const Convert& convert) {
+  float line[kKeyBlock];
+  const std::int64_t count = std::min(kKeyBlock, kv_len - view.base);
+  std::fill_n(line, count, absent);
+  for (int i = 0; i < view.num_runs; ++i) {
+    for (std::int64_t key = align_down(view.runs[i].begin, kLanes); key < view.runs[i].end; key += kLanes) {
+      float lanes[kLanes];
+      hn::StoreU(convert(hn::LoadU(kF32, logits + (key - view.base))), kF32, lanes);
+      const std::int64_t first = std::max(key, view.runs[i].begin);
+      const std::int64_t last = std::min(key + kLanes, view.runs[i].end);
+      for (std::int64_t j = first; j < last; ++j) line[j - view.base] = lanes[j - key];
+    }
+  }
+  copy_line(line, count, to + view.base * stride, stride);
+}
+
+/// A logit that f32 could not hold on the way is formed again in double.
+inline void repair_logits(const RowBlock& block, const Row& row, std::int64_t begin, std::int64_t end) {
+  const ForwardProblem& problem = block.problem;
+  float* to = problem.logits.at<float>(block.batch, row.head, row.index);
+  for (std::int64_t key = begin; key < end; ++key) {
+    float& logit = to[key * problem.logits.col];
+    if (std::isfinite(logit)) continue;
+    if (problem.logits_stage == LogitsStage::kMasked && logit == -std::numeric_limits<float>::infinity() &&
+        (visible_word(row.keys, align_down(key, kWordKeys)) >> (key % kWordKeys) & 1) == 0) {
+      continue;
+    }
+    logit = static_cast<float>(
+        plain_logit<float>(problem, problem.logits_stage, block.batch, row.head, row.index, key));
+  }
+}
+
+/// Sees every key, hidden or not: for the stages before masks.
+template <int kR>
+void look_at_all(std::int64_t base, std::int64_t kv_len, BlockView<kR>& view) {
+  view.base = base;
+  view.num_runs = 1;
+  view.runs[0] = {base, std::min(base + kKeyBlock, kv_len)};
+}
+
+/// Logits before masks of one key block.
+template <int kR>
+void write_unmasked(const RowBlock& block, std::int64_t first_row, std::int64_t base) {
+  const ForwardProblem& problem = block.problem;
+  BlockView<kR> view;
+  look_at_all(base, problem.kv_len, view);
+  multiply_keys(block, first_row, view.runs[0], true, view);
+  const VF residual = hn::Set(kF32, block.formula.residual);
+  const bool caps = problem.logits_stage == LogitsStage::kCapped && block.formula.softcap > 0;
+  for (int r = 0; r < kR; ++r) {
+    const Row& row = block.rows[first_row + r];
+    write_line(block.logits + r * kLogitStride, view, problem.kv_len, 0.0f,
+               problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col,
+               [&](VF product) HWY_ATTR {
+                 const VF scaled = hn::Mul(residual, product);
+                 return caps ? cap(scaled, block.formula.softcap) : scaled;
+               });
+    repair_logits(block, row, view.runs[0].begin, view.runs[0].end);
+  }
+}
+
+/// Weights and masked logits of one key block, from logits formed once more: the first pass keeps none.
+template <int kR>
+void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, const float* factors) {
+  const ForwardProblem& problem = block.problem;
+  const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
+  BlockView<kR> view;
+  view.base = base;
+  view.num_runs = 0;
+  if (base < block.range.end && base + kKeyBlock > block.range.begin) block_logits(block, first_row, base, view);
+  const VF unit = hn::Set(kF32, block.formula.general ? 1.0f : block.formula.residual);
+  for (int r = 0; r < kR; ++r) {
+    const Row& row = block.rows[first_row + r];
+    const float* logits = block.logits + r * kLogitStride;
+    if (problem.logits && problem.logits_stage == LogitsStage::kMasked) {
+      write_line(logits, view, problem.kv_len, -std::numeric_limits<float>::infinity(),
+                 problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col,
+                 [&](VF logit) HWY_ATTR { return hn::Mul(unit, logit); });
+      repair_logits(block, row, base, std::min(base + kKeyBlock, problem.kv_len));
+    }
+    if (!problem.weights || row.careful) continue;
+    const Exponent exponent(block.formula, state.max[first_row + r]);
+    const VF factor = hn::Set(kF32, factors[r]);
+    for (const SlotIndex::Slot& head : problem.weight_heads.of(row.head)) {
+      for (const SlotIndex::Slot& slot : problem.weight_rows.of(row.index)) {
+        write_line(logits, view, problem.kv_len, 0.0f, problem.weights.at<float>(block.batch, head.place, slot.place),
+                   problem.weights.col,
+                   [&](VF logit) HWY_ATTR { return hn::Mul(exp2_nonpositive(exponent(logit)), factor); });
+      }
+    }
+  }
+}
+
+/// The n x n outputs of a group of rows.
+template <int kR>
+void write_matrices(RowBlock& block, std::int64_t first_row, const float* factors) {
+  const ForwardProblem& problem = block.problem;
+  const bool unmasked = problem.logits && problem.logits_stage != LogitsStage::kMasked;
+  const bool masked = problem.weights || (problem.logits && !unmasked);
+  for (std::int64_t base = 0; base < problem.kv_len; base += kKeyBlock) {
+    if (unmasked) write_unmasked<kR>(block, first_row, base);
+    if (masked) write_masked<kR>(block, first_row, base, factors);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,113 @@
+#include "kernels/row_block.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "base/scratch.h"
+#include "kernels/key_order.h"
+
+namespace qkv::kernels {
+namespace {
+
+constexpr std::int64_t kMaxRows = 192;          // 96 and 384 were no better with 512 keys a block
+constexpr std::int64_t kScratchBytes = 1 << 20;  // half of what the contract allows a thread
+constexpr std::int64_t kTileRowsLimit = 6;
+
+SoftmaxState take_state(ScratchArena& arena, std::int64_t rows, std::int64_t value_stride, bool stats) {
+  SoftmaxState state;
+  state.max = arena.take<float>(rows);
+  state.sum = arena.take<float>(rows);
+  state.values = arena.take<float>(rows * value_stride);
+  if (stats) {
+    state.entropy = arena.take<float>(rows);
+    state.chosen = arena.take<float>(rows);
+  }
+  return state;
+}
+
+void scale_query(const RowBlock& block, std::int64_t r) {
+  const ForwardProblem& problem = block.problem;
+  const Row& row = block.rows[r];
+  const float* source = problem.q.at<float>(block.batch, row.head, row.index);
+  float* query = block.queries + r * problem.head_dim;
+  float magnitude = 0;
+  for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+    query[d] = source[d * problem.q.col] * block.formula.query_scale;
+    const float size = std::fabs(query[d]);
+    magnitude = size > magnitude ? size : magnitude;
+  }
+  block.query_magnitude[r] = magnitude;
+}
+
+}  // namespace
+
+bool Formula::representable(const ForwardProblem& problem) {
+  const auto fits = [](double size) { return size == 0 || (size > 0x1p-100 && size < 0x1p100); };
+  return fits(std::fabs(problem.scale)) && fits(problem.softcap);
+}
+
+Formula::Formula(const ForwardProblem& problem) {
+  const double size = std::fabs(problem.scale);
+  double power = 1;
+  if (size > 0) {
+    power = std::ldexp(1.0, std::ilogb(size));
+    query_scale = static_cast<float>(std::copysign(power, problem.scale));
+  }
+  // A scale of 0 would turn the -inf of hidden keys into NaN in the plain exponent.
+  general = problem.has_logit_terms() || problem.scale == 0;
+  residual = static_cast<float>(size / power);
+  factor = static_cast<float>(size / power * std::numbers::log2e);
+  softcap = static_cast<float>(problem.softcap);
+}
+
+std::int64_t rows_per_block(const ForwardProblem& problem) {
+  const std::int64_t row_bytes = (problem.head_dim + 2 * align_up(problem.value_dim, 16)) * std::int64_t{sizeof(float)};
+  const std::int64_t fitting = kScratchBytes / std::max<std::int64_t>(row_bytes, 1);
+  if (fitting >= kMaxRows) return kMaxRows;
+  return std::max<std::int64_t>(1, fitting >= kTileRowsLimit ? align_down(fitting, kTileRowsLimit) : fitting);
+}
+
+void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes) {
+  const ForwardProblem& problem = block.problem;
+  const bool stats = problem.wants_stats();
+  ScratchArena arena;
+  const std::int64_t rows = row_end - row_begin;
+  block.num_rows = rows;
+  block.value_stride = align_up(problem.value_dim, lanes);
+  block.rows = arena.take<Row>(rows);
+  block.queries = arena.take<float>(rows * problem.head_dim);
+  block.query_magnitude = arena.take<float>(rows);
+  block.logits = arena.take<float>(kTileRowsLimit * kLogitStride);
+  block.chunk = take_state(arena, rows, block.value_stride, stats);
+  if (stats) {
+    block.max_logit = arena.take<float>(rows);
+    block.max_raw = arena.take<float>(rows);
+    block.max_key = arena.take<std::int64_t>(rows);
+  }
+  block.range = {0, 0};
+  const std::int64_t first_head = block.kv_head * problem.group_size();
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Row& row = block.rows[r];
+    row = Row{};
+    row.head = first_head + (row_begin + r) / problem.q_len;
+    row.index = (row_begin + r) % problem.q_len;
+    row.keys = row_keys(problem, block.batch, row.head, row.index);
+    if (problem.bias) row.bias = problem.bias.at<float>(block.batch, row.head, row.index);
+    if (problem.alibi_slopes) row.slope = *problem.alibi_slopes.at<float>(block.batch, row.head);
+    if (problem.sinks) {
+      row.careful = !(*problem.sinks.at<float>(block.batch, row.head) < std::numeric_limits<float>::infinity());
+    }
+    scale_query(block, r);
+    if (row.keys.range.empty()) continue;
+    if (block.range.empty()) block.range = row.keys.range;
+    block.range.begin = std::min(block.range.begin, row.keys.range.begin);
+    block.range.end = std::max(block.range.end, row.keys.range.end);
+  }
+  block.several_chunks =
+      !block.range.empty() && block.range.begin / kKeyChunk != (block.range.end - 1) / kKeyChunk;
+  if (block.several_chunks) block.total = take_state(arena, rows, block.value_stride, stats);
+}
+
+}  // namespace qkv::kernels

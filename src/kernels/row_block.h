@@ -1,0 +1,83 @@
+#ifndef QKV_SRC_KERNELS_ROW_BLOCK_H_
+#define QKV_SRC_KERNELS_ROW_BLOCK_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/forward_problem.h"
+#include "kernels/packed_head.h"
+#include "kernels/visibility.h"
+
+namespace qkv::kernels {
+
+/// How Q K^T becomes the exponent of a weight. The power of two in the scale (and its sign) goes into q, which is exact;
+/// what remains is in [1, 2), so that nothing overflows while the logit itself does not.
+struct Formula {
+  bool general = false;   ///< softcap, bias or ALiBi: logits are formed before the exponent
+  float query_scale = 1;  ///< +-2^e, multiplies q
+  float residual = 1;     ///< logit = residual * (q' k)
+  float factor = 0;       ///< plain: exponent = factor * (q' k) - maximum, in powers of two: residual * log2(e)
+  float softcap = 0;
+
+  explicit Formula(const ForwardProblem& problem);
+  /// Whether the f32 kernels can take the scale and the softcap at all; beyond, rows go to the plain double kernel.
+  static bool representable(const ForwardProblem& problem);
+};
+
+/// One query row in flight.
+struct Row {
+  std::int64_t head = 0;
+  std::int64_t index = 0;  ///< row of q
+  RowKeys keys;
+  const float* bias = nullptr;  ///< of key 0
+  float slope = 0;
+  bool seen = false;     ///< some key is visible
+  bool careful = false;  ///< arithmetic left the range of f32: the plain double kernel decides this row
+};
+
+/// Running softmax of the rows of a block: sum and values are relative to the maximum.
+struct SoftmaxState {
+  float* max = nullptr;      ///< in the exponent's unit: powers of two (plain) or nats (general)
+  float* sum = nullptr;      ///< sum of 2^exponent
+  float* values = nullptr;   ///< [rows][value_stride]: sum of 2^exponent * v
+  float* entropy = nullptr;  ///< sum of 2^exponent * exponent, only with statistics
+  float* chosen = nullptr;   ///< sum of 2^exponent over stats_keys, only with statistics
+};
+
+/// A block of query rows that share one kv head, with everything it needs while the keys pass by. Rows are those of
+/// the group's query heads, head by head; the key loop is outside, groups of rows inside, so that K and V come from L2
+/// once a block and the logits of a group stay in L1.
+struct RowBlock {
+  const ForwardProblem& problem;
+  const Formula formula;
+  const std::int64_t batch;
+  const std::int64_t kv_head;
+  const PackedHead& head;
+
+  std::int64_t num_rows = 0;
+  KeyRange range = {};           ///< union of the rows'
+  bool several_chunks = false;   ///< range crosses a chunk boundary: states are merged into total
+  std::int64_t value_stride = 0;
+  Row* rows = nullptr;
+  float* queries = nullptr;      ///< [rows][head_dim], scaled by query_scale
+  float* query_magnitude = nullptr;  ///< largest |q'| a row
+  float* logits = nullptr;       ///< [tile rows][kLogitStride]
+  SoftmaxState chunk = {};
+  SoftmaxState total = {};
+  float* max_logit = nullptr;    ///< statistics: in units of q' k (plain) or nats (general)
+  float* max_raw = nullptr;      ///< statistics, general formula: in nats
+  std::int64_t* max_key = nullptr;
+};
+
+/// Rows that a block takes: many enough to use K and V from L2 often, few enough for 2 MiB of scratch.
+std::int64_t rows_per_block(const ForwardProblem& problem);
+
+/// Lays the block out in this thread's scratch memory and fills rows [row_begin, row_end) of group_size * q_len.
+void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes);
+
+/// A group's logits of one key block, with room for a vector beyond.
+inline constexpr std::int64_t kLogitStride = 512 + 16;
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_SRC_KERNELS_ROW_BLOCK_H_

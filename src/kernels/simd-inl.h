@@ -1,0 +1,74 @@
+// Per-target include guard: this header is compiled once for each instruction set.
+#if defined(QKV_SRC_KERNELS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_SRC_KERNELS_SIMD_INL_H_
+#undef QKV_SRC_KERNELS_SIMD_INL_H_
+#else
+#define QKV_SRC_KERNELS_SIMD_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/highway_targets.h"
+// After highway_targets.h, which says what is built.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The one place that knows how Highway 1.0 and 1.2 differ, and what shape the register tile has on each target.
+
+using F32 = hn::CappedTag<float, 16>;
+using I32 = hn::RebindToSigned<F32>;
+using VF = hn::Vec<F32>;
+using VI = hn::Vec<I32>;
+using MF = hn::Mask<F32>;
+inline constexpr F32 kF32;
+inline constexpr I32 kI32;
+inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
+
+/// Rows and vectors of the register tile: 6 x 4 accumulators, 4 loads and a broadcast fit 32 registers; 6 x 2 fit 16.
+inline constexpr int kTileRows = 6;
+#if HWY_TARGET == HWY_SSE2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
+inline constexpr int kTileVectors = 2;
+#else
+inline constexpr int kTileVectors = 4;
+#endif
+/// Keys of one packed panel: [head_dim][kPanelKeys].
+inline constexpr int kPanelKeys = kTileVectors * kLanes;
+
+/// The larger of a constant and x, and x where x is NaN. x86 takes the second operand then, NEON keeps NaN; only the
+/// scalar target drops it.
+HWY_INLINE VF max_or_nan(VF constant, VF x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElse(hn::Lt(x, constant), constant, x);
+#else
+  return hn::Max(constant, x);
+#endif
+}
+
+HWY_INLINE float max_of(VF v) { return hn::GetLane(hn::MaxOfLanes(kF32, v)); }
+HWY_INLINE float sum_of(VF v) { return hn::GetLane(hn::SumOfLanes(kF32, v)); }
+
+/// Lane i is bit i of bits.
+HWY_INLINE MF mask_from_bits(std::uint64_t bits) {
+  std::uint8_t bytes[8];
+  std::memcpy(bytes, &bits, sizeof(bytes));
+  return hn::LoadMaskBits(kF32, bytes);
+}
+HWY_INLINE std::uint64_t bits_from_mask(MF mask) {
+  std::uint8_t bytes[8] = {};
+  hn::StoreMaskBits(kF32, mask, bytes);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return bits;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

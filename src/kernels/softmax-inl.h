@@ -1,0 +1,185 @@
+#if defined(QKV_SRC_KERNELS_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_SRC_KERNELS_SOFTMAX_INL_H_
+#undef QKV_SRC_KERNELS_SOFTMAX_INL_H_
+#else
+#define QKV_SRC_KERNELS_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+#include <numbers>
+
+#include "kernels/exp2-inl.h"
+#include "kernels/logits-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels {
+namespace HWY_NAMESPACE {
+
+inline constexpr float kLog2E = std::numbers::log2e_v<float>;
+
+/// Turns the logits of one row into exponents of two, relative to its maximum.
+class Exponent {
+ public:
+  /// Without a maximum yet (nothing visible so far) any finite number serves: every weight is 0.
+  Exponent(const Formula& formula, float max)
+      : general_(formula.general),
+        factor_(hn::Set(kF32, formula.factor)),
+        max_(hn::Set(kF32, max == -std::numeric_limits<float>::infinity() ? 0.0f : max)) {}
+
+  HWY_INLINE VF operator()(VF logit) const {
+    // log2(e) meets the difference, not the logit: a logit near the end of f32 times log2(e) would overflow. The plain
+    // formula has the scale to multiply anyway; rows beyond its range go to the double kernel.
+    if (general_) return hn::Mul(hn::Sub(logit, max_), hn::Set(kF32, kLog2E));
+    return hn::MulSub(factor_, logit, max_);
+  }
+
+ private:
+  bool general_;
+  VF factor_;
+  VF max_;
+};
+
+/// 2^(a - b) for maxima a <= b in the exponent's unit; 0 where a is -inf; 1 where they are equal.
+HWY_INLINE float rescale(const Formula& formula, float a, float b) {
+  if (a == b) return 1.0f;
+  const float difference = a - b;
+  return exp2_nonpositive(formula.general ? difference * kLog2E : difference);
+}
+
+/// a - b as a power of two, for the entropy's change of reference; 0 where there is nothing to change. Bounded: where
+/// the difference leaves f32 the rescale that it is multiplied by is 0.
+HWY_INLINE float shift_of(const Formula& formula, float a, float b) {
+  if (a == -std::numeric_limits<float>::infinity()) return 0.0f;
+  return std::max(formula.general ? (a - b) * kLog2E : a - b, -1e4f);
+}
+
+struct BlockSums {
+  float sum = 0;
+  float entropy = 0;
+};
+
+/// Logits to weights 2^exponent in place, and their sums. Two vectors of sum lanes, chosen by the key's absolute place:
+/// a lane's sum does not depend on where the run begins.
+template <bool kEntropy>
+BlockSums exponentiate(float* logits, const Run* runs, int num_runs, std::int64_t base,
+                                  const Exponent& exponent) {
+  VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
+  VF entropy = hn::Zero(kF32);
+  const auto step = [&](std::int64_t offset, VF& lanes) HWY_ATTR {
+    const VF y = exponent(hn::LoadU(kF32, logits + offset));
+    const VF weight = exp2_nonpositive(y);
+    hn::StoreU(weight, kF32, logits + offset);
+    lanes = hn::Add(lanes, weight);
+    // Hidden keys have exponent -inf and weight 0: bounded, their product is 0.
+    if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
+  };
+  for (int i = 0; i < num_runs; ++i) {
+    std::int64_t offset = align_down(runs[i].begin, kLanes) - base;
+    const std::int64_t end = runs[i].end - base;
+    if (offset / kLanes % 2 == 1) {
+      step(offset, sum[1]);
+      offset += kLanes;
+    }
+    for (; offset + kLanes < end; offset += 2 * kLanes) {
+      step(offset, sum[0]);
+      step(offset + kLanes, sum[1]);
+    }
+    if (offset < end) step(offset, sum[0]);
+  }
+  return {sum_of(hn::Add(sum[0], sum[1])), kEntropy ? sum_of(entropy) : 0.0f};
+}
+
+/// The lowest key of the block whose logit is `largest`.
+template <int kR>
+std::int64_t find_key(const float* logits, const BlockView<kR>& view, float largest) {
+  const VF wanted = hn::Set(kF32, largest);
+  for (int i = 0; i < view.num_runs; ++i) {
+    for (std::int64_t key = align_down(view.runs[i].begin, kLanes); key < view.runs[i].end; key += kLanes) {
+      const intptr_t lane = hn::FindFirstTrue(kF32, hn::Eq(hn::LoadU(kF32, logits + (key - view.base)), wanted));
+      if (lane >= 0) return key + lane;
+    }
+  }
+  return -1;
+}
+
+/// Sum of the block's weights at the keys of stats_keys.
+template <int kR>
+float chosen_weight(const ForwardProblem& problem, const float* weights, const BlockView<kR>& view) {
+  float sum = 0;
+  for (int i = 0; i < view.num_runs; ++i) {
+    const auto end = problem.stats_keys.end();
+    auto key = std::lower_bound(problem.stats_keys.begin(), end, view.runs[i].begin);
+    for (; key != end && *key < view.runs[i].end; ++key) sum += weights[*key - view.base];
+  }
+  return sum;
+}
+
+/// One row's step of the running softmax over a key block. @return what the row's earlier values are multiplied by.
+template <int kR>
+float update_row(RowBlock& block, std::int64_t first_row, int r, const BlockView<kR>& view) {
+  const std::int64_t row = first_row + r;
+  float* logits = block.logits + r * kLogitStride;
+  const Formula& formula = block.formula;
+  for (int w = 0; w < kBlockWords; ++w) block.rows[row].seen |= view.words[w][r] != 0;
+
+  const float largest = max_of(view.max[r]);
+  const float old_max = block.chunk.max[row];
+  const float block_max = formula.general ? largest : formula.factor * largest;
+  const float new_max = old_max > block_max ? old_max : block_max;
+  const float correction = rescale(formula, old_max, new_max);
+  const Exponent exponent(formula, new_max);
+  const float old_sum = block.chunk.sum[row];
+  block.chunk.max[row] = new_max;
+  if (block.max_key == nullptr) {
+    const BlockSums sums = exponentiate<false>(logits, view.runs, view.num_runs, view.base, exponent);
+    block.chunk.sum[row] = old_sum * correction + sums.sum;
+    return correction;
+  }
+  if (largest > block.max_logit[row]) {
+    block.max_logit[row] = largest;
+    block.max_key[row] = find_key(logits, view, largest);
+  }
+  const BlockSums sums = exponentiate<true>(logits, view.runs, view.num_runs, view.base, exponent);
+  float& entropy = block.chunk.entropy[row];
+  entropy = correction * (entropy + shift_of(formula, old_max, new_max) * old_sum) + sums.entropy;
+  block.chunk.chosen[row] = block.chunk.chosen[row] * correction + chosen_weight(block.problem, logits, view);
+  block.chunk.sum[row] = old_sum * correction + sums.sum;
+  return correction;
+}
+
+/// Adds the state of the chunk just finished to the row's total, and empties it for the next.
+inline void merge_chunk(RowBlock& block, std::int64_t row) {
+  const Formula& formula = block.formula;
+  SoftmaxState& total = block.total;
+  SoftmaxState& chunk = block.chunk;
+  const float new_max = total.max[row] > chunk.max[row] ? total.max[row] : chunk.max[row];
+  const float keep = rescale(formula, total.max[row], new_max);
+  const float take = rescale(formula, chunk.max[row], new_max);
+  if (total.entropy != nullptr) {
+    const float kept = keep * (total.entropy[row] + shift_of(formula, total.max[row], new_max) * total.sum[row]);
+    const float taken = take * (chunk.entropy[row] + shift_of(formula, chunk.max[row], new_max) * chunk.sum[row]);
+    total.entropy[row] = kept + taken;
+    total.chosen[row] = total.chosen[row] * keep + chunk.chosen[row] * take;
+    chunk.entropy[row] = chunk.chosen[row] = 0;
+  }
+  total.sum[row] = total.sum[row] * keep + chunk.sum[row] * take;
+  total.max[row] = new_max;
+  float* kept_values = total.values + row * block.value_stride;
+  float* chunk_values = chunk.values + row * block.value_stride;
+  const VF keep_all = hn::Set(kF32, keep);
+  const VF take_all = hn::Set(kF32, take);
+  for (std::int64_t c = 0; c < block.value_stride; c += kLanes) {
+    const VF taken = hn::Mul(hn::LoadU(kF32, chunk_values + c), take_all);
+    hn::StoreU(hn::MulAdd(hn::LoadU(kF32, kept_values + c), keep_all, taken), kF32, kept_values + c);
+    hn::StoreU(hn::Zero(kF32), kF32, chunk_values + c);
+  }
+  chunk.max[row] = -std::numeric_limits<float>::infinity();
+  chunk.sum[row] = 0;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

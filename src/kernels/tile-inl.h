@@ -1,0 +1,64 @@
+#if defined(QKV_SRC_KERNELS_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_SRC_KERNELS_TILE_INL_H_
+#undef QKV_SRC_KERNELS_TILE_INL_H_
+#else
+#define QKV_SRC_KERNELS_TILE_INL_H_
+#endif
+
+#include <cstdint>
+
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels {
+namespace HWY_NAMESPACE {
+
+// The register tile: kR rows times kW vectors of accumulators that stay in registers while one operand is broadcast
+// element by element and the other is loaded vector by vector. Q K^T and P V are the same loop. Each accumulator lane
+// is one chain of fused multiply-adds in ascending order, whatever kR and kW are: the tile's shape changes no bit.
+
+template <int kR, int kW>
+struct Accumulators {
+  VF v[kR][kW];
+};
+
+/// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..]
+template <int kR, int kW>
+HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_stride, const float* HWY_RESTRICT right,
+                             std::int64_t right_stride, std::int64_t count, Accumulators<kR, kW>& acc) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    VF b[kW];
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) b[w] = hn::LoadU(kF32, right + i * right_stride + w * kLanes);
+    HWY_UNROLL(8)
+    for (int r = 0; r < kR; ++r) {
+      const VF a = hn::Set(kF32, left[r * left_stride + i]);
+      HWY_UNROLL(8)
+      for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::MulAdd(a, b[w], acc.v[r][w]);
+    }
+  }
+}
+
+template <int kR, int kW>
+HWY_INLINE void clear(Accumulators<kR, kW>& acc) {
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::Zero(kF32);
+  }
+}
+
+template <int kR, int kW>
+HWY_INLINE void store(const Accumulators<kR, kW>& acc, float* to, std::int64_t stride) {
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) hn::StoreU(acc.v[r][w], kF32, to + r * stride + w * kLanes);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,95 @@
+#include "kernels/visibility.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+namespace qkv::kernels {
+namespace {
+
+/// a + b, held at the ends of the 64-bit range: positions and windows may be any number.
+std::int64_t add_saturated(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return a > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
+}
+
+KeyRange range_at(const ForwardProblem& problem, std::int64_t batch, std::int64_t position) {
+  std::int64_t begin = 0;
+  std::int64_t end = problem.kv_lens[static_cast<std::size_t>(batch)];
+  if (problem.causal) end = std::min(end, add_saturated(position, 1));
+  if (problem.window_right != ForwardProblem::kUnbounded) {
+    end = std::min(end, add_saturated(add_saturated(position, problem.window_right), 1));
+  }
+  if (problem.window_left != ForwardProblem::kUnbounded) {
+    begin = std::max(begin, add_saturated(position, -problem.window_left));
+  }
+  if (begin >= end) return {0, 0};
+  return {begin, end};
+}
+
+/// Bits 0 .. count - 1, for any count.
+std::uint64_t low_bits(std::int64_t count) {
+  if (count <= 0) return 0;
+  return count >= kWordKeys ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
+
+/// Eight bools to eight bits. A bool that was made from other memory may hold any non-zero byte for true.
+std::uint64_t pack_eight(const std::uint8_t* bools) {
+  static_assert(std::endian::native == std::endian::little, "the byte order below is little-endian");
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, bools, 8);
+  constexpr std::uint64_t kLow7 = 0x7f7f7f7f7f7f7f7f;
+  const std::uint64_t nonzero = (((bytes & kLow7) + kLow7) | bytes) & ~kLow7;
+  return ((nonzero >> 7) * 0x0102040810204080) >> 56;
+}
+
+/// Bits of mask[begin .. end), counted from `base`; only those bytes are read.
+std::uint64_t mask_word(const RowKeys& row, std::int64_t base, std::int64_t begin, std::int64_t end) {
+  std::uint64_t word = 0;
+  std::int64_t j = begin;
+  if (row.mask_stride == 1) {
+    for (; j + 8 <= end; j += 8) word |= pack_eight(row.mask + j) << (j - base);
+  } else if (row.mask_stride == 0) {
+    return *row.mask != 0 ? low_bits(end - base) & ~low_bits(begin - base) : 0;
+  }
+  for (; j < end; ++j) word |= std::uint64_t{row.mask[j * row.mask_stride] != 0} << (j - base);
+  return word;
+}
+
+}  // namespace
+
+RowKeys row_keys(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  RowKeys keys;
+  keys.position = add_saturated(problem.query_offset[static_cast<std::size_t>(batch)], row);
+  keys.range = range_at(problem, batch, keys.position);
+  if (problem.mask) {
+    keys.mask = problem.mask.at<std::uint8_t>(batch, head, row);
+    keys.mask_stride = problem.mask.col;
+  }
+  return keys;
+}
+
+KeyRange rows_range(const ForwardProblem& problem, std::int64_t batch, std::int64_t row_begin, std::int64_t row_end) {
+  if (row_begin >= row_end) return {0, 0};
+  // Both ends of a row's range grow with its position, and rows that see nothing lie before or after those that see
+  // something: the first and the last row that see anything bound the union.
+  const std::int64_t offset = problem.query_offset[static_cast<std::size_t>(batch)];
+  std::int64_t first = row_begin;
+  std::int64_t last = row_end - 1;
+  while (first <= last && range_at(problem, batch, add_saturated(offset, first)).empty()) ++first;
+  while (last >= first && range_at(problem, batch, add_saturated(offset, last)).empty()) --last;
+  if (first > last) return {0, 0};
+  return {range_at(problem, batch, add_saturated(offset, first)).begin, range_at(problem, batch, add_saturated(offset, last)).end};
+}
+
+std::uint64_t visible_word(const RowKeys& row, std::int64_t base) {
+  const std::int64_t begin = std::max(row.range.begin, base);
+  const std::int64_t end = std::min(row.range.end, base + kWordKeys);
+  if (begin >= end) return 0;
+  if (row.mask != nullptr) return mask_word(row, base, begin, end);
+  return low_bits(end - base) & ~low_bits(begin - base);
+}
+
+}  // namespace qkv::kernels

@@ -1,0 +1,281 @@
+// The same bits: a row depends on its own query, its visible keys at their positions, and the options; on nothing else.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/call.h"
+#include "support/part.h"
+#include "support/random_call.h"
+
+namespace qkv::support {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Setting {
+  std::string target;
+  Dtype dtype;
+};
+
+class Bits : public ::testing::TestWithParam<Setting> {
+ protected:
+  /// Calls body with random calls, each under its seed's trace.
+  template <class Body>
+  void for_random_calls(std::uint64_t first_seed, int count, std::int64_t most, Body body) {
+    const TargetScope scope(GetParam().target);
+    for (std::uint64_t seed = first_seed; seed < first_seed + static_cast<std::uint64_t>(count); ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Random random(seed);
+      Call call = draw_call(random, GetParam().dtype, most);
+      SCOPED_TRACE(call.describe());
+      body(random, call);
+      if (HasFailure()) return;
+    }
+  }
+};
+
+/// Where rows see keys, by the reference's masked logits: [batch, heads, q_len, kv_len], 1 or 0.
+Tensor visible_keys(const Call& call) {
+  Guarded logits(Results::per_key(call), call.dtype);
+  Guarded out({call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype);
+  AttentionOutputs outputs;
+  outputs.logits = Logits{.out = logits, .stage = LogitsStage::kMasked};
+  reference::attention(*call.q, *call.k, *call.v, out, call.full_options(), outputs);
+  Tensor visible(Results::per_key(call), Dtype::kBool);
+  for_each_index(visible.shape(), [&](const Extents& index) {
+    write(visible, index, read(logits, index) == -kInfinity ? 0 : 1);
+  });
+  return visible;
+}
+
+void fill_key(const TensorView& operand, std::int64_t batch, std::int64_t head, std::int64_t key, double value) {
+  for (std::int64_t c = 0; c < operand.extent(3); ++c) write(operand, {batch, head, key, c}, value);
+}
+
+/// Rows that see `key` become NaN (K poisoned: only if the scale lets it through); the others keep their bits.
+void expect_poison_stays(const Call& call, const Guarded& clean, const Guarded& poisoned, const Tensor& visible,
+                         const Extents& at) {
+  const std::int64_t group = call.num_heads / call.num_kv_heads;
+  for_each_index(Results::per_row(call), [&](const Extents& row) {
+    const bool same_head = row[0] == at[0] && row[1] / group == at[1];
+    const bool sees = same_head && read(visible, {row[0], row[1], row[2], at[2]}) != 0;
+    for (std::int64_t c = 0; c < call.value_dim; ++c) {
+      const Extents index{row[0], row[1], row[2], c};
+      if (sees) {
+        EXPECT_TRUE(std::isnan(read(poisoned, index))) << "a visible NaN is hidden at " << to_string(index);
+      } else {
+        const double before = read(clean, index);
+        const double after = read(poisoned, index);
+        EXPECT_TRUE(before == after && std::signbit(before) == std::signbit(after))
+            << "a hidden NaN shows at " << to_string(index) << ": " << before << " became " << after;
+      }
+    }
+  });
+}
+
+TEST_P(Bits, PoisonInOneKeyReachesOnlyRowsThatSeeIt) {
+  for_random_calls(1, 120, 150, [](Random& random, Call& call) {
+    if (call.kv_len == 0) return;
+    const Tensor visible = visible_keys(call);
+    const auto clean = run(call);
+    for (int round = 0; round < 4; ++round) {
+      const Extents at{random.integer(0, call.batch - 1), random.integer(0, call.num_kv_heads - 1),
+                       random.integer(0, call.kv_len - 1)};
+      const bool in_keys = round % 2 == 0;
+      const TensorView operand = in_keys ? *call.k : *call.v;
+      Tensor saved(operand.shape(), operand.dtype());
+      copy(operand, saved);
+      fill_key(operand, at[0], at[1], at[2], kNaN);
+      SCOPED_TRACE(std::string(in_keys ? "k" : "v") + " poisoned at " + to_string(at));
+      expect_poison_stays(call, *clean, *run(call), visible, at);
+      copy(saved, operand);
+    }
+  });
+}
+
+TEST_P(Bits, EverythingHiddenMayHoldAnything) {
+  for_random_calls(301, 100, 150, [](Random& random, Call& call) {
+    const Tensor visible = visible_keys(call);
+    const auto clean = run(call);
+    const std::int64_t group = call.num_heads / call.num_kv_heads;
+    const double poisons[] = {kNaN, kInfinity, -kInfinity, 3e38};
+    for_each_index({call.batch, call.num_kv_heads, call.kv_len}, [&](const Extents& at) {
+      bool seen = false;
+      for (std::int64_t h = at[1] * group; h < (at[1] + 1) * group; ++h) {
+        for (std::int64_t i = 0; i < call.q_len; ++i) seen |= read(visible, {at[0], h, i, at[2]}) != 0;
+      }
+      if (seen) return;
+      fill_key(*call.k, at[0], at[1], at[2], poisons[random.integer(0, 3)]);
+      fill_key(*call.v, at[0], at[1], at[2], poisons[random.integer(0, 3)]);
+    });
+    EXPECT_TRUE(same_bits(*run(call), *clean));
+  });
+}
+
+TEST_P(Bits, PartsGiveTheBitsOfTheWhole) {
+  for_random_calls(501, 100, 200, [](Random& random, Call& call) {
+    const auto whole = run(call);
+    const std::int64_t batch = random.integer(0, call.batch - 1);
+    Part one_batch(call);
+    one_batch.batches(batch, batch + 1);
+    EXPECT_TRUE(same_bits(*one_batch.run(), one_batch.of(*whole))) << "batch " << batch << " alone";
+    const std::int64_t head = random.integer(0, call.num_kv_heads - 1);
+    Part one_head(call);
+    one_head.kv_heads(head, head + 1);
+    EXPECT_TRUE(same_bits(*one_head.run(), one_head.of(*whole))) << "kv head " << head << " alone";
+    if (call.q_len == 0) return;
+    const std::int64_t row = random.integer(0, call.q_len - 1);
+    Part one_row(call);
+    one_row.rows(row, row + 1);
+    EXPECT_TRUE(same_bits(*one_row.run(), one_row.of(*whole))) << "row " << row << " alone";
+    const std::int64_t cut = random.integer(0, call.q_len);
+    Part before(call);
+    before.rows(0, cut);
+    Part after(call);
+    after.rows(cut, call.q_len);
+    EXPECT_TRUE(same_bits(*before.run(), before.of(*whole))) << "rows before " << cut;
+    EXPECT_TRUE(same_bits(*after.run(), after.of(*whole))) << "rows from " << cut;
+  });
+}
+
+TEST_P(Bits, KeysBeyondTheVisibleOnesChangeNothing) {
+  for_random_calls(701, 80, 200, [](Random& random, Call& call) {
+    const std::int64_t end = random.integer(0, call.kv_len);
+    // Hide the keys from `end` on by a mask, then leave them out altogether.
+    Tensor mask({call.batch, call.num_heads, call.q_len, call.kv_len}, Dtype::kBool);
+    for_each_index(mask.shape(), [&](const Extents& index) {
+      const bool was = !call.mask || read(ConstTensorView(*call.mask).broadcast_to(mask.shape()), index) != 0;
+      write(mask, index, was && index[3] < end ? 1 : 0);
+    });
+    call.mask = std::make_unique<Guarded>(mask.shape(), Dtype::kBool);
+    copy(mask, *call.mask);
+    Part fewer(call);
+    fewer.keys(end);
+    EXPECT_TRUE(same_bits(*fewer.run(), *run(call))) << "kv_len " << end;
+  });
+}
+
+TEST_P(Bits, ThreadsChangeNothing) {
+  for_random_calls(901, 40, 400, [](Random&, Call& call) {
+    std::vector<std::unique_ptr<Guarded>> results;
+    for (const int threads : {1, 2, 3, 4}) {
+      const ThreadScope scope(threads);
+      results.push_back(run(call));
+    }
+    for (std::size_t i = 1; i < results.size(); ++i) EXPECT_TRUE(same_bits(*results[i], *results[0]));
+  });
+}
+
+TEST_P(Bits, OutputsAskedForChangeNothing) {
+  for_random_calls(1101, 60, 150, [](Random& random, Call& call) {
+    const auto alone = run(call);
+    Results all(call, Layout::kDense, true, static_cast<LogitsStage>(random.integer(0, 2)));
+    attention(*call.q, *call.k, *call.v, all.out, call.full_options(), all.outputs(call));
+    EXPECT_TRUE(same_bits(all.out, *alone));
+  });
+}
+
+TEST_P(Bits, StridesChangeNothing) {
+  for_random_calls(1301, 60, 150, [](Random& random, Call& call) {
+    const auto before = run(call);
+    for (auto* operand : {&call.q, &call.k, &call.v, &call.mask, &call.bias}) {
+      if (*operand == nullptr) continue;
+      auto moved = std::make_unique<Guarded>((*operand)->view().shape(), (*operand)->view().dtype(), draw_layout(random));
+      copy(**operand, *moved);
+      *operand = std::move(moved);
+    }
+    EXPECT_TRUE(same_bits(*run(call, draw_layout(random)), *before));
+  });
+}
+
+TEST_P(Bits, TheWayOfHidingChangesNothing) {
+  for_random_calls(1501, 60, 200, [](Random& random, Call& call) {
+    call.bias.reset();  // a bias is another formula
+    call.mask.reset();
+    const Tensor visible = visible_keys(call);
+    const auto by_options = run(call);
+    Call masked = std::move(call);
+    masked.mask = std::make_unique<Guarded>(visible.shape(), Dtype::kBool, draw_layout(random));
+    copy(visible, *masked.mask);
+    EXPECT_TRUE(same_bits(*run(masked), *by_options)) << "mask added to the options";
+    if (masked.slopes) return;  // ALiBi needs the positions, nothing else does
+    masked.options.causal = false;
+    masked.options.window = {};
+    masked.kv_lens.reset();
+    masked.offsets.reset();
+    masked.options.query_offset = {};
+    EXPECT_TRUE(same_bits(*run(masked), *by_options)) << "mask instead of the options";
+  });
+}
+
+TEST_P(Bits, OrderInTheBatchChangesNothing) {
+  for_random_calls(1701, 40, 120, [](Random&, Call& call) {
+    call.mask.reset();
+    call.bias.reset();
+    call.sinks.reset();
+    call.slopes.reset();
+    const auto forward = run(call);
+    Call turned = std::move(call);
+    for (auto* operand : {&turned.q, &turned.k, &turned.v, &turned.kv_lens, &turned.offsets}) {
+      if (*operand == nullptr) continue;
+      auto other = std::make_unique<Guarded>((*operand)->view().shape(), (*operand)->view().dtype());
+      for_each_index(other->view().shape(), [&](const Extents& index) {
+        Extents from = index;
+        from[0] = turned.batch - 1 - index[0];
+        write(*other, index, read(**operand, from));
+      });
+      *operand = std::move(other);
+    }
+    const auto backward = run(turned);
+    for_each_index(forward->view().shape(), [&](const Extents& index) {
+      Extents from = index;
+      from[0] = turned.batch - 1 - index[0];
+      EXPECT_EQ(read(*forward, index), read(*backward, from)) << to_string(index);
+    });
+  });
+}
+
+TEST_P(Bits, LongRowsAcrossChunks) {
+  // More than two chunks of 4096 keys: one row at a time against many, and a cut inside a chunk.
+  if (GetParam().target == "reference") GTEST_SKIP() << "one row at a time anyway, and slow";
+  const TargetScope scope(GetParam().target);
+  Random random(1);
+  Call call;
+  call.dtype = GetParam().dtype;
+  call.num_heads = 2;
+  call.q_len = 13;
+  call.kv_len = 8192 + 700;
+  call.head_dim = 16;
+  call.value_dim = 24;
+  call.make_operands(random);
+  call.options.causal = true;
+  const auto whole = run(call);
+  for (std::int64_t row = 0; row < call.q_len; ++row) {
+    Part one(call);
+    one.rows(row, row + 1);
+    EXPECT_TRUE(same_bits(*one.run(), one.of(*whole))) << "row " << row;
+  }
+  Part fewer(call);
+  fewer.rows(0, 5).keys(call.kv_len - 8);
+  EXPECT_TRUE(same_bits(*fewer.run(), fewer.of(*whole)));
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (const std::string& name : available_targets()) all.push_back({name, Dtype::kFloat32});
+  all.push_back({available_targets().front(), Dtype::kFloat64});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, Bits, ::testing::ValuesIn(settings()), [](const auto& test) {
+  return test.param.target + "_" + std::string(name_of(test.param.dtype));
+});
+
+}  // namespace
+}  // namespace qkv::support

@@ -1,0 +1,274 @@
+// Inputs that broke masks, empty rows and non-finite numbers elsewhere, with answers worked out by hand.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "qkv/masks.h"
+#include "qkv/merge.h"
+#include "support/on_target.h"
+
+namespace qkv::support {
+namespace {
+
+class HiddenKeys : public OnTarget {
+ protected:
+  Tensor bools(const Extents& shape, std::initializer_list<double> values) const {
+    return tensor_of(shape, Dtype::kBool, values);
+  }
+};
+
+TEST_P(HiddenKeys, NonFiniteHiddenKeyOrValueChangesNothing) {
+  const Tensor clean = tensor({1, 1, 2, 4}, {0, 1, 2, 3, 4, 5, 6, 7});
+  const Tensor mask = bools({2, 2}, {1, 0, 1, 0});
+  const Tensor expected = tensor({1, 1, 2, 4}, {0, 1, 2, 3, 0, 1, 2, 3});
+  for (const double poison : {kNaN, kInf, -kInf}) {
+    Tensor k = clean.clone();
+    Tensor v = clean.clone();
+    write(k, {0, 0, 1, 0}, poison);
+    EXPECT_TRUE(same_bits(run(clean, k, clean, {.mask = mask.view()}).out, expected)) << poison << " in k";
+    write(v, {0, 0, 1, 0}, poison);
+    EXPECT_TRUE(same_bits(run(clean, clean, v, {.mask = mask.view()}).out, expected)) << poison << " in v";
+    EXPECT_TRUE(same_bits(run(clean, k, v, {.mask = mask.view()}).out, expected)) << poison << " in both";
+  }
+}
+
+TEST_P(HiddenKeys, PoisonFromKey1000OnLeavesEarlierRowsAlone) {
+  constexpr std::int64_t kLen = 1024;
+  const Tensor q = normal({1, 1, kLen, 8});
+  const Tensor k = normal({1, 1, kLen, 8});
+  Tensor v = normal({1, 1, kLen, 9});
+  Tensor clean({1, 1, kLen, 9}, dtype());
+  Tensor poisoned({1, 1, kLen, 9}, dtype());
+  attention(q, k, v, clean, {.causal = true});
+  for (const double poison : {kNaN, kInf}) {
+    write(v, {0, 0, 1000, 4}, poison);
+    attention(q, k, v, poisoned, {.causal = true});
+    EXPECT_TRUE(same_bits(poisoned.view().slice(2, 0, 1000), clean.view().slice(2, 0, 1000))) << poison;
+    for (std::int64_t i = 1000; i < kLen; ++i) EXPECT_FALSE(std::isfinite(read(poisoned, {0, 0, i, 4}))) << i;
+  }
+}
+
+TEST_P(HiddenKeys, FullyMaskedRowIsZero) {
+  const Tensor x = normal({1, 1, 3, 5});
+  const Tensor mask = bools({3, 3}, {0, 0, 0, 1, 1, 0, 1, 1, 1});
+  const Attended a = run(x, x, x, {.mask = mask.view()}, {.keys = {0, 1, 2}});
+  expect_empty_row(a, {0, 0, 0});
+  for (std::int64_t i = 1; i < 3; ++i) {
+    EXPECT_TRUE(row_is_finite(a.out, {0, 0, i}));
+    EXPECT_NEAR(read(a.key_weight, {0, 0, i}), 1, 4 * epsilon());
+  }
+  EXPECT_EQ(read(a.weights, {0, 0, 1, 2}), 0);
+}
+
+TEST_P(HiddenKeys, FullyMaskedHeadHasZeroWeights) {
+  const Tensor x = normal({1, 4, 6, 8});
+  const Tensor mask = bools({4, 1, 1}, {1, 0, 1, 1});
+  const Attended a = run(x, x, x, {.mask = mask.view()});
+  for (std::int64_t i = 0; i < 6; ++i) {
+    expect_empty_row(a, {0, 1, i});
+    for (const std::int64_t h : {0, 2, 3}) EXPECT_TRUE(row_is_finite(a.out, {0, h, i}));
+  }
+}
+
+TEST_P(HiddenKeys, AnEmptyRowHasTheSinkAsItsLse) {
+  const Tensor x = normal({1, 2, 3, 4});
+  const Tensor mask = bools({3, 1}, {0, 1, 0});
+  const Tensor sinks = tensor({2}, {0.75, -3});
+  const Attended a = run(x, x, x, {.mask = mask.view(), .sinks = sinks.view()});
+  for (const std::int64_t h : {0, 1}) {
+    for (const std::int64_t i : {0, 2}) {
+      EXPECT_EQ(read(a.lse, {0, h, i}), read(sinks, {h}));
+      EXPECT_TRUE(all_of_row(a.out, {0, h, i}, [](double y) { return y == 0; }));
+      EXPECT_TRUE(all_of_row(a.weights, {0, h, i}, [](double y) { return y == 0; }));
+    }
+  }
+}
+
+TEST_P(HiddenKeys, BiasOfTheLowestNumberIsNotAMask) {
+  constexpr std::int64_t kKeys = 21;
+  const Tensor q = normal({1, 2, 4, 8});
+  const Tensor k = normal({1, 2, kKeys, 8});
+  const Tensor v = normal({1, 2, kKeys, 7});
+  const Tensor bias = tensor({1, kKeys}, {lowest()});
+  const Tensor slopes = tensor({2}, {0.5, 2});
+  for (const bool further : {false, true}) {
+    AttentionOptions options{.bias = bias.view()};
+    if (further) options.alibi_slopes = slopes.view();
+    const Attended a = run(q, k, v, options);
+    for_each_index({1, 2, 4, 7}, [&](const Extents& at) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < kKeys; ++j) sum += read(v, {0, at[1], j, at[3]});
+      EXPECT_NEAR(read(a.out, at), sum / kKeys, 16 * epsilon()) << to_string(at) << " further terms " << further;
+    });
+  }
+}
+
+TEST_P(HiddenKeys, BandBiasWithWholeBlocksHidden) {
+  constexpr std::int64_t kLen = 600;
+  const Tensor q = normal({1, 1, kLen, 4});
+  const Tensor k = normal({1, 1, kLen, 4});
+  const Tensor v = normal({1, 1, kLen, 4});
+  Tensor bias({kLen, kLen}, dtype());
+  for_each_index({kLen, kLen}, [&](const Extents& at) {
+    const std::int64_t back = at[0] - at[1];
+    write(bias, at, back >= 0 && back < 10 ? 0 : -kInf);
+  });
+  const Attended banded = run(q, k, v, {.bias = bias.view()});
+  expect_close(banded, run(q, k, v, {.window = {.left = 9, .right = 0}}));
+}
+
+TEST_P(HiddenKeys, BiasOfMinusInfinityHidesAsAMaskDoes) {
+  const Tensor q = normal({1, 2, 9, 8});
+  const Tensor k = normal({1, 2, 70, 8});
+  Tensor v = normal({1, 2, 70, 8});
+  const Tensor mask = random_.bool_tensor({2, 9, 70}, 0.4);
+  Tensor zero({2, 9, 70}, dtype());
+  Tensor bias({2, 9, 70}, dtype());
+  for_each_index(bias.shape(), [&](const Extents& at) { write(bias, at, read(mask, at) != 0 ? 0 : -kInf); });
+  expect_same_bits(run(q, k, v, {.bias = bias.view()}), run(q, k, v, {.mask = mask.view(), .bias = zero.view()}));
+}
+
+TEST_P(HiddenKeys, MasksBroadcastByNumPysRules) {
+  constexpr std::int64_t kB = 2, kH = 3, kL = 4, kS = 5;
+  const Extents full{kB, kH, kL, kS};
+  const Tensor q = normal({kB, kH, kL, 6});
+  const Tensor k = normal({kB, kH, kS, 6});
+  const Tensor v = normal({kB, kH, kS, 6});
+  for (const Extents& shape : {Extents{kS}, Extents{kL, kS}, Extents{kH, 1, kS}, Extents{kB, 1, 1, kS},
+                               Extents{kB, 1, kL, kS}, Extents{1, 1, 1, 1}, Extents{kL, 1}, Extents{}}) {
+    const Tensor mask = random_.bool_tensor(shape, 0.5);
+    Tensor expanded(full, Dtype::kBool);
+    for_each_index(full, [&](const Extents& at) {
+      Extents from = shape;
+      for (int axis = 0; axis < shape.size(); ++axis) {
+        from[axis] = shape[axis] == 1 ? 0 : at[4 - shape.size() + axis];
+      }
+      write(expanded, at, read(mask, from));
+    });
+    SCOPED_TRACE(to_string(shape));
+    expect_same_bits(run(q, k, v, {.mask = mask.view()}), run(q, k, v, {.mask = expanded.view()}));
+  }
+}
+
+TEST_P(HiddenKeys, MaskAndCausalAreJoinedByAnd) {
+  const Tensor q = normal({1, 2, 40, 8});
+  const Tensor k = normal({1, 2, 70, 8});
+  const Tensor v = normal({1, 2, 70, 8});
+  const Tensor mask = random_.bool_tensor({2, 40, 70}, 0.5);
+  Tensor both = mask.clone();
+  for_each_index(both.shape(), [&](const Extents& at) {
+    if (at[2] > at[1] + 30) write(both, at, 0);
+  });
+  expect_same_bits(run(q, k, v, {.causal = true, .mask = mask.view()}), run(q, k, v, {.mask = both.view()}));
+}
+
+TEST_P(HiddenKeys, GapsInWhatNeighboursSeeChangeNothing) {
+  // Words of 64 keys that no row of a group sees are left out: a row's sums must not notice which.
+  constexpr std::int64_t kKeys = 640;
+  const Tensor q = normal({1, 1, 6, 8});
+  const Tensor k = normal({1, 1, kKeys, 8});
+  const Tensor v = normal({1, 1, kKeys, 8});
+  for (int trial = 0; trial < 20; ++trial) {
+    Tensor mask({6, kKeys}, Dtype::kBool);
+    for (std::int64_t i = 0; i < 6; ++i) {
+      for (std::int64_t word = 0; word < kKeys; word += 64) {
+        if (random_.chance(0.5)) continue;
+        const std::int64_t begin = word + random_.integer(0, 63);
+        for (std::int64_t j = begin; j < word + 64; ++j) write(mask, {i, j}, random_.chance(0.8) ? 1 : 0);
+      }
+    }
+    const Attended together = run(q, k, v, {.mask = mask.view()});
+    for (std::int64_t i = 0; i < 6; ++i) {
+      const Attended alone = run(q.view().slice(2, i, i + 1), k, v, {.mask = mask.view().slice(0, i, i + 1)});
+      EXPECT_TRUE(same_bits(alone.out, together.out.view().slice(2, i, i + 1))) << trial << " row " << i;
+      EXPECT_TRUE(same_bits(alone.lse, together.lse.view().slice(2, i, i + 1))) << trial << " row " << i;
+    }
+  }
+}
+
+TEST_P(HiddenKeys, ACausalMaskAndCausalAreOneAtAnyLength) {
+  for (const std::int64_t len : {1, 5, 64, 65, 130, 513}) {
+    SCOPED_TRACE(len);
+    const std::int64_t rows = std::min<std::int64_t>(len, 70);
+    const Tensor q = normal({1, 1, rows, 4});
+    const Tensor k = normal({1, 1, len, 4});
+    const Tensor v = normal({1, 1, len, 4});
+    const Tensor mask = causal_mask(rows, len);
+    const Attended causal = run(q, k, v, {.causal = true});
+    expect_same_bits(run(q, k, v, {.mask = mask.view()}), causal);
+    expect_same_bits(run(q, k, v, {.causal = true, .mask = mask.view()}), causal);
+  }
+}
+
+TEST_P(HiddenKeys, ACapDoesNotBringAHiddenKeyBack) {
+  const Tensor q = normal({1, 1, 4, 8});
+  const Tensor k = normal({1, 1, 6, 8});
+  Tensor v = tensor({1, 1, 6, 1}, {1});
+  write(v, {0, 0, 3, 0}, 1000);
+  const Tensor bias = tensor({6}, {0, 0, 0, -kInf, 0, 0});
+  const Attended a = run(q, k, v, {.softcap = 0.5, .bias = bias.view()});
+  for (std::int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(read(a.weights, {0, 0, i, 3}), 0);
+    EXPECT_NEAR(read(a.out, {0, 0, i, 0}), 1, 8 * epsilon());
+  }
+}
+
+TEST_P(HiddenKeys, ManyRowsOnFewKeysLeaveTheFirstRowsEmpty) {
+  const Tensor q = normal({1, 1, 5, 4});
+  const Tensor k = normal({1, 1, 2, 4});
+  const Tensor v = normal({1, 1, 2, 4});
+  const Attended a = run(q, k, v, {.causal = true});
+  for (std::int64_t i = 0; i < 3; ++i) expect_empty_row(a, {0, 0, i});
+  for (std::int64_t c = 0; c < 4; ++c) {
+    EXPECT_NEAR(read(a.out, {0, 0, 3, c}), read(v, {0, 0, 0, c}), 4 * epsilon());
+  }
+  EXPECT_TRUE(row_is_finite(a.out, {0, 0, 4}));
+}
+
+TEST_P(HiddenKeys, LengthZeroIsARowThatSeesNothing) {
+  const Tensor x = normal({3, 2, 6, 4});
+  const Tensor lengths = tensor_of({3}, Dtype::kInt32, {0, 6, 0});
+  for (const bool causal : {false, true}) {
+    const Attended a = run(x, x, x, {.causal = causal, .kv_lens = lengths.view()});
+    for (const std::int64_t b : {0, 2}) {
+      for (std::int64_t i = 0; i < 6; ++i) expect_empty_row(a, {b, 1, i});
+    }
+    EXPECT_TRUE(row_is_finite(a.out, {1, 0, 0}));
+  }
+}
+
+TEST_P(HiddenKeys, PaddingPerBatchIsALoopOverTheBatch) {
+  const Tensor q = normal({2, 4, 5, 8});
+  const Tensor k = normal({2, 2, 9, 8});
+  const Tensor v = normal({2, 2, 9, 8});
+  const Tensor lengths = tensor_of({2}, Dtype::kInt64, {4, 9});
+  const Attended whole = run(q, k, v, {.kv_lens = lengths.view()});
+  for (std::int64_t b = 0; b < 2; ++b) {
+    const auto filled = static_cast<std::int64_t>(read(lengths, {b}));
+    const Attended alone = run(q.view().slice(0, b, b + 1), k.view().slice(0, b, b + 1).slice(2, 0, filled),
+                               v.view().slice(0, b, b + 1).slice(2, 0, filled));
+    EXPECT_TRUE(same_bits(whole.out.view().slice(0, b, b + 1), alone.out));
+    EXPECT_TRUE(same_bits(whole.lse.view().slice(0, b, b + 1), alone.lse));
+  }
+}
+
+TEST_P(HiddenKeys, TwoEmptyPartsMergeToAnEmptyOne) {
+  const Tensor x = normal({1, 1, 2, 4});
+  const Tensor nobody = bools({1}, {0});
+  const Attended a = run(x, x, x, {.mask = nobody.view()});
+  const Attended b = run(x, x, x, {.mask = nobody.view()});
+  const PartialAttention parts[] = {{a.out, a.lse}, {b.out, b.lse}};
+  Tensor out({1, 1, 2, 4}, dtype());
+  Tensor lse({1, 1, 2}, dtype());
+  merge_states(parts, out, lse.view());
+  EXPECT_TRUE(same_bits(out, a.out));
+  EXPECT_TRUE(same_bits(lse, a.lse));
+  EXPECT_EQ(read(lse, {0, 0, 0}), -kInf);
+}
+
+INSTANTIATE_TEST_SUITE_P(On, HiddenKeys, ::testing::ValuesIn(every_setting()), setting_name);
+
+}  // namespace
+}  // namespace qkv::support

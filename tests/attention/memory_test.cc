@@ -1,0 +1,183 @@
+// Rule 10: memory grows with q_len + kv_len, whatever the options. Every allocation of the program is counted.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/scratch.h"
+#include "support/call.h"
+
+namespace {
+
+std::atomic<std::int64_t> g_live = 0;
+std::atomic<std::int64_t> g_most = 0;
+
+void* counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  const auto size = static_cast<std::int64_t>(malloc_usable_size(memory));
+  const std::int64_t live = g_live.fetch_add(size) + size;
+  for (std::int64_t most = g_most; live > most && !g_most.compare_exchange_weak(most, live);) {
+  }
+  return memory;
+}
+
+void discounted(void* memory) noexcept {
+  if (memory != nullptr) g_live -= static_cast<std::int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  const auto step = static_cast<std::size_t>(alignment);
+  return counted(std::aligned_alloc(step, (size + step - 1) / step * step));
+}
+void operator delete(void* memory) noexcept { discounted(memory); }
+void operator delete(void* memory, std::size_t) noexcept { discounted(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { discounted(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { discounted(memory); }
+
+namespace qkv::support {
+namespace {
+
+constexpr std::int64_t kLen = 8192;
+constexpr std::int64_t kDim = 16;
+constexpr std::int64_t kPerThread = std::int64_t{2} << 20;
+/// Lists of blocks and tasks, a thread's stack of the pool, one slot a word of keys.
+constexpr std::int64_t kSmallChange = std::int64_t{256} << 10;
+
+/// One head of kLen rows and keys: q, k, v and options that are given by name.
+struct LongCall {
+  LongCall(Dtype dtype, Layout layout) {
+    call.dtype = dtype;
+    call.q_len = call.kv_len = kLen;
+    call.head_dim = call.value_dim = kDim;
+    Random random(5);
+    call.make_operands(random, layout);
+  }
+  Guarded& bias() {
+    if (!call.bias) {
+      Random random(6);
+      call.bias = call.filled({1, kLen}, Layout::kDense, random);
+    }
+    return *call.bias;
+  }
+  Guarded& mask() {
+    if (!call.mask) {
+      Random random(7);
+      call.mask = std::make_unique<Guarded>(Extents{1, kLen}, Dtype::kBool);
+      random.fill_bool(*call.mask, 0.5);
+    }
+    return *call.mask;
+  }
+  Call call;
+};
+
+/// Bytes beyond those alive before that a call had at most.
+std::int64_t bytes_of(const LongCall& options, Guarded& out, const AttentionOutputs& outputs) {
+  const Call& call = options.call;
+  const std::int64_t before = g_live;
+  g_most = before;
+  // A thread of its own, so that scratch from earlier calls does not hide what this one needs.
+  std::thread([&] {
+    attention(*call.q, *call.k, *call.v, out, call.full_options(), outputs);
+    EXPECT_LE(static_cast<std::int64_t>(scratch_bytes()), kPerThread);
+  }).join();
+  return g_most - before;
+}
+
+class Memory : public ::testing::TestWithParam<int> {
+ protected:
+  void check(LongCall& options, const std::string& what, bool copies_values = false) {
+    SCOPED_TRACE(what);
+    const ThreadScope threads(GetParam());
+    const bool f32 = options.call.dtype == Dtype::kFloat32;
+    const std::int64_t packed = f32 ? (copies_values ? 2 : 1) * kLen * kDim * std::int64_t{sizeof(float)} : 0;
+    Guarded out({1, 1, kLen, kDim}, options.call.dtype);
+    Results results(options.call, Layout::kDense, false, LogitsStage::kMasked);
+    Guarded weights({1, 1, 2, kLen}, options.call.dtype);
+    AttentionOutputs outputs = results.outputs(options.call);
+    outputs.weights = Weights{.out = weights, .rows = std::vector<std::int64_t>{kLen - 1, 3}};
+    EXPECT_LE(bytes_of(options, out, {}), packed + GetParam() * kPerThread + kSmallChange);
+    EXPECT_LE(bytes_of(options, out, outputs), packed + GetParam() * kPerThread + kSmallChange) << "with outputs";
+  }
+};
+
+TEST_P(Memory, TheCounterCounts) {
+  const std::int64_t before = g_live;
+  g_most = before;
+  {
+    const std::vector<char> memory(1 << 20);
+  }
+  EXPECT_GE(g_most - before, 1 << 20);
+  EXPECT_EQ(g_live, before);
+}
+
+TEST_P(Memory, OfAPlainCall) {
+  LongCall plain(Dtype::kFloat32, Layout::kDense);
+  check(plain, "plain");
+  plain.call.options.causal = true;
+  check(plain, "causal");
+}
+
+TEST_P(Memory, OfStridedOperands) {
+  LongCall strided(Dtype::kFloat32, Layout::kStrided);
+  strided.call.options.causal = true;
+  check(strided, "strided", true);
+}
+
+TEST_P(Memory, OfEachOption) {
+  const auto with = [&](const std::string& what, auto change) {
+    LongCall options(Dtype::kFloat32, Layout::kDense);
+    options.call.options.causal = true;
+    change(options);
+    check(options, what);
+  };
+  with("window", [](LongCall& o) { o.call.options.window = {.left = 1000, .right = 10}; });
+  with("softcap", [](LongCall& o) { o.call.options.softcap = 5; });
+  with("mask", [](LongCall& o) { o.mask(); });
+  with("bias", [](LongCall& o) { o.bias(); });
+  with("offset", [](LongCall& o) { o.call.options.query_offset = 100; });
+  with("alibi", [](LongCall& o) {
+    o.call.slopes = std::make_unique<Guarded>(Extents{1}, Dtype::kFloat32);
+    write(*o.call.slopes, {0}, 0.01);
+  });
+  with("sinks", [](LongCall& o) {
+    o.call.sinks = std::make_unique<Guarded>(Extents{1}, Dtype::kFloat32);
+    write(*o.call.sinks, {0}, 1);
+  });
+  with("kv_lens", [](LongCall& o) {
+    o.call.kv_lens = std::make_unique<Guarded>(Extents{1}, Dtype::kInt64);
+    write(*o.call.kv_lens, {0}, 5000);
+  });
+}
+
+TEST_P(Memory, OfRowsThatLeaveF32) {
+  LongCall options(Dtype::kFloat32, Layout::kDense);
+  options.call.options.window = {.left = 100, .right = 0};
+  options.call.options.scale = 1e-300;
+  check(options, "scale beyond f32");
+  options.call.options.scale = 1e30;
+  check(options, "logits beyond the plain exponent");
+}
+
+TEST_P(Memory, OfF64) {
+  LongCall options(Dtype::kFloat64, Layout::kDense);
+  options.call.options.window = {.left = 100, .right = 0};
+  options.bias();
+  check(options, "f64");
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Memory, ::testing::Values(1, 2),
+                         [](const auto& test) { return std::to_string(test.param); });
+
+}  // namespace
+}  // namespace qkv::support

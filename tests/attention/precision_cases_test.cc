@@ -1,0 +1,359 @@
+// Numbers near the ends of f32, and logits for which a softmax is easily got wrong. Answers by hand, or by the double
+// reference where they are not round.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "support/on_target.h"
+
+namespace qkv::support {
+namespace {
+
+class Precision : public OnTarget {
+ protected:
+  /// One row whose logits are exactly these numbers: q = 1, scale = 1, head_dim = 1.
+  struct OneRow {
+    Tensor q, k, v;
+    AttentionOptions options;
+  };
+  OneRow with_logits(const std::vector<double>& logits) const {
+    const auto keys = static_cast<std::int64_t>(logits.size());
+    OneRow row{tensor({1, 1, 1, 1}, {1}), Tensor({1, 1, keys, 1}, dtype()), Tensor({1, 1, keys, 1}, dtype()), {}};
+    for (std::int64_t j = 0; j < keys; ++j) {
+      write(row.k, {0, 0, j, 0}, logits[static_cast<std::size_t>(j)]);
+      write(row.v, {0, 0, j, 0}, static_cast<double>(j));
+    }
+    row.options.scale = 1;
+    return row;
+  }
+  /// Both ways that kernels form a logit: the product alone, and with terms added.
+  template <class Check>
+  void with_and_without_bias(OneRow& row, Check check) const {
+    check(row.options);
+    const Tensor zero({1}, dtype());
+    row.options.bias = zero.view();
+    SCOPED_TRACE("with a bias of 0");
+    check(row.options);
+  }
+};
+
+TEST_P(Precision, EqualLogitsGiveConstantValuesBackExactly) {
+  for (const std::int64_t keys : {512, 4096}) {
+    const Tensor q = tensor({1, 1, 1, 8}, {0});
+    const Tensor k = tensor({1, 1, keys, 8}, {0});
+    const Tensor v = tensor({1, 1, keys, 3}, {1});
+    const Attended a = run(q, k, v);
+    EXPECT_TRUE(all_of_row(a.out, {0, 0, 0}, [](double x) { return x == 1; })) << keys;
+    EXPECT_EQ(read(a.max_weight, {0, 0, 0}), 1.0 / static_cast<double>(keys));
+  }
+}
+
+TEST_P(Precision, LargeEqualLogitsGiveTheMean) {
+  constexpr std::int64_t kKeys = 40;
+  const Tensor v = normal({1, 1, kKeys, 5});
+  for (const double size : {300.0, 133120.0, 1e9, 1e17}) {
+    const Attended a = run(tensor({1, 1, 2, 64}, {size}), tensor({1, 1, kKeys, 64}, {size}), v);
+    for (std::int64_t c = 0; c < 5; ++c) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < kKeys; ++j) sum += read(v, {0, 0, j, c});
+      EXPECT_NEAR(read(a.out, {0, 0, 1, c}), sum / kKeys, 16 * epsilon()) << size;
+    }
+  }
+}
+
+TEST_P(Precision, ConstantInputHasUniformWeights) {
+  constexpr std::int64_t kLen = 50;
+  const Tensor x = tensor({1, 1, kLen, 1024}, {1000});
+  const Attended a = run(x, x, x);
+  for_each_index(a.weights.shape(), [&](const Extents& at) {
+    ASSERT_EQ(read(a.weights, at), read(a.weights, {0, 0, 0, 0})) << to_string(at);
+  });
+  EXPECT_NEAR(read(a.weights, {0, 0, 0, 0}), 1.0 / kLen, 4 * epsilon());
+  EXPECT_NEAR(read(a.entropy, {0, 0, 7}), std::log(kLen), 16 * epsilon());
+  EXPECT_NEAR(read(a.out, {0, 0, 49, 1023}), 1000, 16000 * epsilon());
+}
+
+TEST_P(Precision, AHugeConstantOnEveryLogitLeavesWhatRoundingLeaves) {
+  // In f32 logits of a few round away beside 1e9, which makes them equal; in f64 they lose 30 of 52 bits.
+  const Tensor q = normal({1, 1, 3, 8});
+  const Tensor k = normal({1, 1, 20, 8});
+  const Tensor v = normal({1, 1, 20, 8});
+  const Tensor bias = tensor({1}, {-1e9});
+  const Attended a = run(q, k, v, {.bias = bias.view()});
+  if (is_f32()) {
+    if (GetParam().target == "reference") GTEST_SKIP() << "its logits are double";
+    EXPECT_TRUE(close(a.out, run(q, k, v, {.scale = 0}).out, {16}));
+  } else {
+    EXPECT_TRUE(close(a.out, run(q, k, v).out, {1e9}));
+  }
+}
+
+TEST_P(Precision, CapOfHugeLogitsSaturates) {
+  const Tensor q = tensor({1, 1, 1, 1}, {1});
+  const Tensor k = tensor({1, 1, 4, 1}, {1e5, -1e5, 0, 3});
+  const Tensor v = tensor({1, 1, 4, 1}, {1, 2, 3, 4});
+  const Attended a = run(q, k, v, {.scale = 1, .softcap = 30}, {.stage = LogitsStage::kCapped});
+  EXPECT_EQ(read(a.logits, {0, 0, 0, 0}), 30);
+  EXPECT_EQ(read(a.logits, {0, 0, 0, 1}), -30);
+  EXPECT_EQ(read(a.logits, {0, 0, 0, 2}), 0);
+  EXPECT_NEAR(read(a.logits, {0, 0, 0, 3}), 30 * std::tanh(0.1), 16 * epsilon());
+  EXPECT_EQ(read(a.max_raw, {0, 0, 0}), is_f32() ? static_cast<double>(1e5f) : 1e5);
+  EXPECT_EQ(read(a.max_logit, {0, 0, 0}), 30);
+  EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), 1, 1e-5);
+}
+
+TEST_P(Precision, TinyAndHugeCaps) {
+  const Tensor q = normal({1, 1, 3, 8});
+  const Tensor k = normal({1, 1, 20, 8});
+  const Tensor v = normal({1, 1, 20, 8});
+  const Attended equal = run(q, k, v, {.scale = 0});
+  for (const double cap : {1e-300, 1e-46, 1e-40, 1e-20}) {
+    SCOPED_TRACE(cap);
+    EXPECT_TRUE(close(run(q, k, v, {.softcap = cap}).out, equal.out, {16})) << "every logit is capped to about 0";
+  }
+  const Attended uncapped = run(q, k, v);
+  for (const double cap : {1e10, 1e30, 1e38, 1e39, 1e300}) {
+    SCOPED_TRACE(cap);
+    expect_close(run(q, k, v, {.softcap = cap}), uncapped);
+  }
+}
+
+TEST_P(Precision, WithoutScalingWeightsAreNearlyOneHot) {
+  constexpr std::int64_t kLen = 64;
+  const Tensor q = normal({1, 1, kLen, 512});
+  const Tensor k = normal({1, 1, kLen, 512});
+  const Tensor v = normal({1, 1, kLen, 16});
+  const auto mean_of_largest = [](const Attended& a) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < kLen; ++i) sum += read(a.max_weight, {0, 0, i});
+    return sum / kLen;
+  };
+  const Attended unscaled = run(q, k, v, {.scale = 1});
+  for (std::int64_t i = 0; i < kLen; ++i) EXPECT_TRUE(row_is_finite(unscaled.out, {0, 0, i}));
+  EXPECT_GT(mean_of_largest(unscaled), 0.85);
+  EXPECT_LT(mean_of_largest(run(q, k, v)), 0.2);
+}
+
+TEST_P(Precision, FarBelowTheMaximumWeightsVanishButNeverGrow) {
+  const std::vector<double> depths{0,    -1,     -80,    -87.3,  -87.4, -87.7, -88,
+                                   -100, -103.2, -103.9, -104.5, -1e3,  -1e10, -1e38};
+  OneRow row = with_logits(depths);
+  with_and_without_bias(row, [&](const AttentionOptions& options) {
+    const Attended a = run(row.q, row.k, row.v, options);
+    const double factor = 1 / (1 + std::exp(-1));
+    for (std::size_t j = 0; j < depths.size(); ++j) {
+      const double weight = read(a.weights, {0, 0, 0, static_cast<std::int64_t>(j)});
+      const double exact = std::exp(depths[j]) * factor;
+      if (weight == 0 && depths[j] < -87.6) continue;
+      const double allowed = 256 * epsilon() * exact + (is_f32() ? 0x1p-148 : 0);
+      EXPECT_NEAR(weight, exact, allowed) << depths[j];
+    }
+  });
+}
+
+TEST_P(Precision, LogitsNearTheEndOfF32) {
+  const std::vector<std::vector<double>> rows{{2.5e38, 3.3e38, 3.3e38, -3.3e38},
+                                              {-2.5e38, -2.5e38, -3.3e38},
+                                              {-3.3e38, 0, 3.3e38, 3.3e38},
+                                              {2.3e38, 1e38, 2.3e38}};
+  const std::vector<double> answers{1.5, 0.5, 2.5, 1};
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    SCOPED_TRACE(i);
+    OneRow row = with_logits(rows[i]);
+    with_and_without_bias(row, [&](const AttentionOptions& options) {
+      const Attended a = run(row.q, row.k, row.v, options);
+      EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), answers[i], 8 * epsilon());
+      EXPECT_NEAR(read(a.entropy, {0, 0, 0}), std::log(2), 16 * epsilon());
+      EXPECT_EQ(read(a.max_weight, {0, 0, 0}), 0.5);
+      EXPECT_TRUE(std::isfinite(read(a.lse, {0, 0, 0})));
+    });
+  }
+}
+
+TEST_P(Precision, LogitsFarApartInDifferentBlocks) {
+  // 600 and 5000: the next block of keys, and the next chunk.
+  for (const std::int64_t far : {600, 5000}) {
+    std::vector<double> logits(static_cast<std::size_t>(far + 2), -2.2e38);
+    logits[static_cast<std::size_t>(far)] = logits[static_cast<std::size_t>(far + 1)] = 2.2e38;
+    OneRow row = with_logits(logits);
+    with_and_without_bias(row, [&](const AttentionOptions& options) {
+      const Attended a = run(row.q, row.k, row.v, options, {.keys = {far}});
+      EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), static_cast<double>(far) + 0.5, 1e4 * epsilon());
+      EXPECT_NEAR(read(a.entropy, {0, 0, 0}), std::log(2), 16 * epsilon());
+      EXPECT_NEAR(read(a.key_weight, {0, 0, 0}), 0.5, epsilon());
+      EXPECT_EQ(read(a.max_key, {0, 0, 0}), far);
+    });
+  }
+}
+
+TEST_P(Precision, TheLargerOfTwoHugeNeighboursWins) {
+  // Neighbours in f32 are more than 100 apart from 2^31 on, but their rounded multiples by log2(e) may lie anywhere.
+  for (double size = 0x1p31; size < 0x1p127; size *= 1.37) {
+    const auto top = static_cast<float>(size);
+    const float below = std::nextafter(top, 0.0f);
+    OneRow row = with_logits({static_cast<double>(below), static_cast<double>(top), static_cast<double>(below)});
+    for (const double scale : {1.0, 1.43, 1.9, -1.6}) {
+      row.options.scale = scale;
+      const double winner = scale > 0 ? 1 : -1;  // with a negative scale the two smaller ones share
+      const Attended a = run(row.q, row.k, row.v, row.options);
+      if (winner > 0) {
+        ASSERT_EQ(read(a.weights, {0, 0, 0, 1}), 1) << "size " << size << " scale " << scale;
+      } else {
+        ASSERT_LT(read(a.weights, {0, 0, 0, 1}), 1e-40) << "size " << size << " scale " << scale;
+        ASSERT_NEAR(read(a.weights, {0, 0, 0, 2}), 0.5, epsilon()) << "size " << size << " scale " << scale;
+      }
+    }
+  }
+}
+
+TEST_P(Precision, TheLargestWeightIsThatOfTheWeights) {
+  for (const double size : {1.0, 1e3, 1e5, 1e7, 3e7, 1e8, 1e12}) {
+    for (const double scale : {1.0, 1.43, 1.9}) {
+      OneRow row = with_logits({0.0, size, size, size * (1 - 3 * epsilon()), -size});
+      row.options.scale = scale;
+      const Attended a = run(row.q, row.k, row.v, row.options);
+      const double largest = std::max(read(a.weights, {0, 0, 0, 1}), read(a.weights, {0, 0, 0, 3}));
+      EXPECT_NEAR(read(a.max_weight, {0, 0, 0}), largest, 2 * epsilon()) << size << " scale " << scale;
+    }
+  }
+}
+
+TEST_P(Precision, AProductBeyondF32WhoseLogitFits) {
+  const Tensor q = tensor({1, 1, 1, 1}, {1e25});
+  const Tensor k = tensor({1, 1, 3, 1}, {1e25, 2e25, -1e25});
+  const Tensor v = tensor({1, 1, 3, 1}, {1, 2, 3});
+  for (const double scale : {1e-50, 0x1p-166, 0x1p-99}) {
+    SCOPED_TRACE(scale);
+    const Attended a = run(q, k, v, {.scale = scale});
+    const double logit = 1e50 * scale;
+    if (logit > 100) {
+      EXPECT_EQ(read(a.out, {0, 0, 0, 0}), 2);
+    } else {
+      const double w0 = std::exp(logit), w1 = std::exp(2 * logit), w2 = std::exp(-logit);
+      EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), (w0 + 2 * w1 + 3 * w2) / (w0 + w1 + w2), 32 * epsilon());
+    }
+    EXPECT_NEAR(read(a.max_raw, {0, 0, 0}) / (2 * logit), 1, 8 * epsilon());
+  }
+}
+
+TEST_P(Precision, SumsThatOverflowInTheMiddleOfTheChain) {
+  const Tensor q = tensor({1, 1, 1, 3}, {1e20, 1e20, 1});
+  const Tensor k = tensor({1, 1, 2, 3}, {1e19, -1e19, 2, 1e19, -1e19, 3});
+  const Tensor v = tensor({1, 1, 2, 1}, {0, 1});
+  for (const auto stage : {LogitsStage::kScaled, LogitsStage::kCapped, LogitsStage::kMasked}) {
+    const Attended a = run(q, k, v, {.scale = 1}, {.stage = stage});
+    EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), 1 / (1 + std::exp(-1)), 8 * epsilon());
+    EXPECT_EQ(read(a.logits, {0, 0, 0, 0}), 2);
+    EXPECT_EQ(read(a.logits, {0, 0, 0, 1}), 3);
+    EXPECT_EQ(read(a.max_raw, {0, 0, 0}), 3);
+  }
+}
+
+TEST_P(Precision, ANegativeOverflowInTheMiddleLosesNoKey) {
+  const Tensor q = tensor({1, 1, 1, 3}, {1e20, 1e20, 1});
+  const Tensor k = tensor({1, 1, 2, 3}, {-1e19, 1e19, 3, 0, 0, 2});
+  const Tensor v = tensor({1, 1, 2, 1}, {1, 0});
+  const Attended a = run(q, k, v, {.scale = 1});
+  EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), 1 / (1 + std::exp(-1)), 8 * epsilon());
+  EXPECT_EQ(read(a.max_key, {0, 0, 0}), 0);
+}
+
+TEST_P(Precision, TermsThatOverflowUntilTheLastOneIsAdded) {
+  // -1e38 - 3e38 leaves f32; + 2e38 brings it back to the larger of the two logits.
+  OneRow row = with_logits({-1e38, 0});
+  const Tensor bias = tensor({2}, {-3e38, -2.5e38});
+  const Tensor slopes = tensor({1}, {-2e38});
+  row.options.bias = bias.view();
+  row.options.alibi_slopes = slopes.view();
+  row.options.query_offset = 1;
+  const Attended a = run(row.q, row.k, row.v, row.options);
+  EXPECT_EQ(read(a.weights, {0, 0, 0, 0}), 1);
+  EXPECT_EQ(read(a.out, {0, 0, 0, 0}), 0);
+  EXPECT_NEAR(read(a.max_logit, {0, 0, 0}) / -2e38, 1, 4 * epsilon());
+}
+
+TEST_P(Precision, ConstantValuesNearTheEndComeBack) {
+  constexpr std::int64_t kKeys = 100;
+  const double size = is_f32() ? 3e38 : 1e300;
+  const Tensor q = normal({1, 1, 3, 8});
+  const Tensor k = normal({1, 1, kKeys, 8});
+  const Tensor v = tensor({1, 1, kKeys, 10}, {size});
+  const Attended a = run(q, k, v);
+  for (std::int64_t i = 0; i < 3; ++i) EXPECT_NEAR(read(a.out, {0, 0, i, 9}) / size, 1, 32 * epsilon());
+}
+
+TEST_P(Precision, DenormalOperands) {
+  const Tensor q = tensor({1, 1, 1, 1}, {1e38});
+  const Tensor k = tensor({1, 1, 2, 1}, {1e-38, 1e-40});
+  const Tensor v = tensor({1, 1, 2, 1}, {4e-40, 8e-40});
+  const Attended a = run(q, k, v, {.scale = 1});
+  // 1e-40 has 17 bits in f32, V 18.
+  const double w = 1 / (1 + std::exp(-0.99));
+  EXPECT_NEAR(read(a.weights, {0, 0, 0, 0}), w, 1e-6);
+  EXPECT_NEAR(read(a.out, {0, 0, 0, 0}), w * 4e-40 + (1 - w) * 8e-40, 4e-45);
+}
+
+TEST_P(Precision, AResultTooSmallIsPositiveZero) {
+  if (GetParam().target == "reference") GTEST_SKIP() << "rule 9 is the kernels'";
+  const Tensor q({1, 1, 1, 1}, dtype());
+  const Tensor k({1, 1, 2, 1}, dtype());
+  const double smallest = is_f32() ? 0x1p-149 : 0x1p-1074;
+  const Tensor v = tensor({1, 1, 2, 1}, {-smallest, 0});
+  const double result = read(run(q, k, v).out, {0, 0, 0, 0});
+  EXPECT_EQ(result, 0);
+  EXPECT_FALSE(std::signbit(result));
+}
+
+TEST_P(Precision, ScaleOfZeroIsTheMeanOfWhatIsVisible) {
+  const Tensor q = normal({1, 1, 4, 8});
+  const Tensor k = normal({1, 1, 70, 8});
+  const Tensor v = normal({1, 1, 70, 8});
+  const Tensor mask = random_.bool_tensor({4, 70}, 0.5);
+  const Attended a = run(q, k, v, {.scale = 0, .mask = mask.view()});
+  for_each_index({4, 8}, [&](const Extents& at) {
+    double sum = 0;
+    double count = 0;
+    for (std::int64_t j = 0; j < 70; ++j) {
+      if (read(mask, {at[0], j}) == 0) continue;
+      sum += read(v, {0, 0, j, at[1]});
+      ++count;
+    }
+    EXPECT_NEAR(read(a.out, {0, 0, at[0], at[1]}), sum / count, 16 * epsilon());
+    EXPECT_NEAR(read(a.lse, {0, 0, at[0]}), std::log(count), 8 * epsilon());
+    EXPECT_EQ(read(a.max_raw, {0, 0, at[0]}), 0);
+  });
+}
+
+TEST_P(Precision, ANegativeScaleIsThatOfANegatedQuery) {
+  const Tensor q = normal({1, 2, 5, 9});
+  const Tensor k = normal({1, 2, 70, 9});
+  const Tensor v = normal({1, 2, 70, 9});
+  Tensor negated(q.shape(), dtype());
+  for_each_index(q.shape(), [&](const Extents& at) { write(negated, at, -read(q, at)); });
+  expect_same_bits(run(q, k, v, {.scale = -0.3}), run(negated, k, v, {.scale = 0.3}));
+}
+
+TEST_P(Precision, ScalesBeyondF32) {
+  const Tensor q = normal({1, 1, 3, 8});
+  const Tensor k = normal({1, 1, 20, 8});
+  const Tensor v = normal({1, 1, 20, 8});
+  EXPECT_TRUE(close(run(q, k, v, {.scale = 1e-300}).out, run(q, k, v, {.scale = 0}).out, {16}));
+  const Attended huge = run(q, k, v, {.scale = is_f32() ? 1e300 : 1e290});
+  for (std::int64_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(read(huge.max_weight, {0, 0, i}), 1);
+    EXPECT_EQ(read(huge.entropy, {0, 0, i}), 0);
+  }
+  const Tensor one = tensor({1, 1, 1, 1}, {1e-20});
+  const Tensor small = tensor({1, 1, 2, 1}, {1e-20, -1e-20});
+  const Tensor values = tensor({1, 1, 2, 1}, {0, 1});
+  const Attended fits = run(one, small, values, {.scale = 1e40});
+  EXPECT_NEAR(read(fits.out, {0, 0, 0, 0}), 1 / (1 + std::exp(2)), 8 * epsilon());
+}
+
+INSTANTIATE_TEST_SUITE_P(On, Precision, ::testing::ValuesIn(every_setting()), setting_name);
+
+}  // namespace
+}  // namespace qkv::support

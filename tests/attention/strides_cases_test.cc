@@ -1,0 +1,258 @@
+// Layouts, extents and offsets that break index arithmetic.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "qkv/error.h"
+#include "support/on_target.h"
+
+namespace qkv::support {
+namespace {
+
+/// Reserved address space: pages come into being where they are touched, the rest costs nothing.
+class SparseMemory {
+ public:
+  explicit SparseMemory(std::size_t bytes)
+      : bytes_(bytes),
+        memory_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    if (memory_ != MAP_FAILED) madvise(memory_, bytes_, MADV_NOHUGEPAGE);
+  }
+  ~SparseMemory() {
+    if (memory_ != MAP_FAILED) munmap(memory_, bytes_);
+  }
+  SparseMemory(const SparseMemory&) = delete;
+  SparseMemory& operator=(const SparseMemory&) = delete;
+
+  bool ok() const { return memory_ != MAP_FAILED; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+};
+
+class Strides : public OnTarget {
+ protected:
+  /// The same numbers, laid out differently.
+  std::unique_ptr<Guarded> laid_out(const Tensor& tensor, Layout layout) const {
+    auto copied = std::make_unique<Guarded>(tensor.shape(), tensor.dtype(), layout);
+    copy(tensor, *copied);
+    return copied;
+  }
+};
+
+TEST_P(Strides, AnyLayoutOfAnyOperandGivesTheSameBits) {
+  const Tensor q = normal({2, 4, 7, 12});
+  const Tensor k = normal({2, 2, 70, 12});
+  const Tensor v = normal({2, 2, 70, 10});
+  const Tensor bias = normal({2, 4, 7, 70});
+  const Tensor mask = random_.bool_tensor({2, 4, 7, 70}, 0.7);
+  const Tensor sinks = normal({2, 4});
+  const Tensor slopes = normal({2, 4});
+  AttentionOptions options{
+      .mask = mask.view(), .bias = bias.view(), .sinks = sinks.view(), .alibi_slopes = slopes.view()};
+  const Attended plain = run(q, k, v);
+  const Attended all = run(q, k, v, options);
+  for (const Layout layout : kAllLayouts) {
+    SCOPED_TRACE(static_cast<int>(layout));
+    const auto q2 = laid_out(q, layout), k2 = laid_out(k, layout), v2 = laid_out(v, layout);
+    expect_same_bits(run(*q2, *k2, *v2), plain);
+    const auto bias2 = laid_out(bias, layout), mask2 = laid_out(mask, layout);
+    const auto sinks2 = laid_out(sinks, layout), slopes2 = laid_out(slopes, layout);
+    options.mask = *mask2;
+    options.bias = *bias2;
+    options.sinks = *sinks2;
+    options.alibi_slopes = *slopes2;
+    expect_same_bits(run(*q2, *k2, *v2, options), all);
+  }
+}
+
+TEST_P(Strides, BatchLengthHeadDimOrderWithGroups) {
+  const Tensor q = normal({2, 7, 4, 12});
+  const Tensor k = normal({2, 70, 2, 12});
+  const Tensor v = normal({2, 70, 2, 10});
+  const auto by_heads = [&](const Tensor& tensor) { return tensor.view().permute({0, 2, 1, 3}); };
+  const auto dense = [&](const Tensor& tensor) {
+    const ConstTensorView view = by_heads(tensor);
+    Tensor copied(view.shape(), dtype());
+    copy(view, copied);
+    return copied;
+  };
+  expect_same_bits(run(by_heads(q), by_heads(k), by_heads(v), {.causal = true}),
+                   run(dense(q), dense(k), dense(v), {.causal = true}));
+  Tensor out({2, 7, 4, 10}, dtype());
+  attention(by_heads(q), by_heads(k), by_heads(v), out.view().permute({0, 2, 1, 3}), {.causal = true});
+  EXPECT_TRUE(same_bits(by_heads(out), run(dense(q), dense(k), dense(v), {.causal = true}).out));
+}
+
+TEST_P(Strides, StrideZeroRepeats) {
+  const Tensor q = normal({3, 2, 5, 8});
+  const Tensor k = normal({1, 1, 70, 8});
+  const Tensor v = normal({1, 1, 1, 8});
+  const auto expanded = [&](const Tensor& tensor, const Extents& shape) {
+    const ConstTensorView repeated = tensor.view();
+    return static_cast<ConstTensorView>(repeated).broadcast_to(shape);
+  };
+  const ConstTensorView many_k = expanded(k, {3, 2, 70, 8});
+  const ConstTensorView many_v = expanded(v, {3, 2, 70, 8});
+  Tensor dense_k({3, 2, 70, 8}, dtype());
+  Tensor dense_v({3, 2, 70, 8}, dtype());
+  copy(many_k, dense_k);
+  copy(many_v, dense_v);
+  expect_same_bits(run(q, many_k, many_v, {.causal = true}), run(q, dense_k, dense_v, {.causal = true}));
+}
+
+TEST_P(Strides, FewerAxesAreLeadingOnes) {
+  const Tensor q = normal({1, 1, 5, 8});
+  const Tensor k = normal({1, 1, 70, 8});
+  const Tensor v = normal({1, 1, 70, 9});
+  const Attended whole = run(q, k, v, {.causal = true});
+  Tensor out({5, 9}, dtype());
+  Tensor lse({5}, dtype());
+  const auto flat = [](const Tensor& tensor) {
+    return ConstTensorView(tensor.view().data(), tensor.dtype(), {tensor.shape()[2], tensor.shape()[3]},
+                           {tensor.shape()[3], 1});
+  };
+  attention(flat(q), flat(k), flat(v), out, {.causal = true}, {.lse = lse.view()});
+  EXPECT_TRUE(same_bits(out, flat(whole.out)));
+  for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(read(lse, {i}), read(whole.lse, {0, 0, i}));
+}
+
+TEST_P(Strides, ExtentsOfZero) {
+  const auto sizes = [&](std::int64_t batch, std::int64_t rows, std::int64_t keys, std::int64_t columns) {
+    return run(normal({batch, 2, rows, 4}), normal({batch, 2, keys, 4}), normal({batch, 2, keys, columns}),
+               {.causal = true});
+  };
+  EXPECT_EQ(sizes(0, 3, 5, 4).out.num_elements(), 0);
+  EXPECT_EQ(sizes(2, 0, 5, 4).out.num_elements(), 0);
+  const Attended no_keys = sizes(2, 3, 0, 4);
+  for (std::int64_t i = 0; i < 3; ++i) expect_empty_row(no_keys, {1, 1, i});
+  const Attended no_columns = sizes(2, 3, 5, 0);
+  EXPECT_EQ(no_columns.out.num_elements(), 0);
+  EXPECT_EQ(read(no_columns.max_key, {0, 0, 0}) >= 0, true);
+  EXPECT_NEAR(read(no_columns.max_weight, {0, 0, 0}) + 1, 2, 1);
+  EXPECT_TRUE(std::isfinite(read(no_columns.lse, {0, 0, 2})));
+  EXPECT_EQ(sizes(0, 0, 0, 0).out.num_elements(), 0);
+  EXPECT_THROW(run(Tensor({1, 1, 2, 0}, dtype()), Tensor({1, 1, 2, 0}, dtype()), Tensor({1, 1, 2, 4}, dtype())),
+               ShapeError);
+}
+
+TEST_P(Strides, NullDataWhereNothingIsThere) {
+  const Tensor q = normal({1, 1, 3, 4});
+  const ConstTensorView nothing(nullptr, dtype(), {1, 1, 0, 4}, {0, 0, 4, 1});
+  const ConstTensorView no_mask(nullptr, Dtype::kBool, {3, 0}, {0, 1});
+  const Attended a = run(q, nothing, nothing, {.mask = no_mask});
+  for (std::int64_t i = 0; i < 3; ++i) expect_empty_row(a, {0, 0, i});
+}
+
+TEST_P(Strides, DimensionsAroundVectors) {
+  for (const std::int64_t dim : {1, 3, 40, 257, 1024}) {
+    for (const std::int64_t columns : {1, 5, 257}) {
+      SCOPED_TRACE(std::to_string(dim) + " and " + std::to_string(columns));
+      expect_as_reference(normal({1, 1, 3, dim}), normal({1, 1, 33, dim}), normal({1, 1, 33, columns}),
+                          {.causal = true}, {.keys = {3, 32}});
+    }
+  }
+}
+
+TEST_P(Strides, LengthsOneBeyondAWord) {
+  for (const std::int64_t keys : {1, 33, 65, 97, 129, 513}) {
+    SCOPED_TRACE(keys);
+    expect_as_reference(normal({1, 2, 7, 16}), normal({1, 2, keys, 16}), normal({1, 2, keys, 16}), {.causal = true});
+  }
+}
+
+TEST_P(Strides, OffsetsBeyond32Bits) {
+  // Rows of q, k, v and out 2^32 elements and more apart; 3 rows span the range where 32-bit arithmetic would wrap.
+  constexpr std::int64_t kApart = (std::int64_t{1} << 32) + 24;
+  constexpr std::int64_t kRows = 3;
+  const std::size_t item = size_of(dtype());
+  const SparseMemory memory(static_cast<std::size_t>(kRows * kApart + 64) * item);
+  if (!memory.ok()) GTEST_SKIP() << "no address space of this size";
+  const auto at = [&](std::int64_t first) {
+    return TensorView(memory.as<char>() + static_cast<std::size_t>(first) * item, dtype(), {1, 1, kRows, 4},
+                      {0, 0, kApart, 1});
+  };
+  const Tensor q = normal({1, 1, kRows, 4});
+  const Tensor k = normal({1, 1, kRows, 4});
+  const Tensor v = normal({1, 1, kRows, 4});
+  copy(q, at(0));
+  copy(k, at(4));
+  copy(v, at(8));
+  attention(at(0), at(4), at(8), at(12), {.causal = true});
+  EXPECT_TRUE(same_bits(at(12), run(q, k, v, {.causal = true}).out));
+}
+
+TEST_P(Strides, MaskOfMoreThan2To31Elements) {
+  // Rows 2^31 bytes apart, and keys 2^31 bytes apart: both products leave 32 bits.
+  constexpr std::int64_t kApart = (std::int64_t{1} << 31) + 8;
+  const SparseMemory memory(static_cast<std::size_t>(4 * kApart));
+  if (!memory.ok()) GTEST_SKIP() << "no address space of this size";
+  const Tensor q = normal({1, 1, 3, 4});
+  const Tensor k = normal({1, 1, 3, 4});
+  const Tensor v = normal({1, 1, 3, 4});
+  const Tensor mask = tensor_of({3, 3}, Dtype::kBool, {0, 1, 0, 1, 1, 0, 0, 1, 1});
+  const Attended expected = run(q, k, v, {.mask = mask.view()});
+  for (const Extents& strides : {Extents{kApart, 1}, Extents{1, kApart}}) {
+    const TensorView sparse(memory.as<bool>(), Dtype::kBool, {3, 3}, strides);
+    copy(mask, sparse);
+    expect_same_bits(run(q, k, v, {.mask = sparse}), expected);
+  }
+}
+
+TEST_P(Strides, MaskOfMoreThan2To31ElementsByStrideZero) {
+  // Of 2^33 elements of the mask a window leaves a few: nothing may walk over the others.
+  constexpr std::int64_t kKeys = std::int64_t{1} << 17;
+  constexpr std::int64_t kRows = std::int64_t{1} << 16;
+  if (GetParam().target == "reference") GTEST_SKIP() << "the reference looks at every pair";
+  const Tensor k = tensor({1, 1, 1, 1}, {0.5});
+  const Tensor v = tensor({1, 1, 1, 1}, {2});
+  const Tensor yes = tensor_of({1}, Dtype::kBool, {1});
+  const ConstTensorView q = ConstTensorView(k.view()).broadcast_to({1, 1, kRows, 1});
+  const ConstTensorView keys = ConstTensorView(k.view()).broadcast_to({1, 1, kKeys, 1});
+  const ConstTensorView values = ConstTensorView(v.view()).broadcast_to({1, 1, kKeys, 1});
+  Tensor out({1, 1, kRows, 1}, dtype());
+  Tensor max_key({1, 1, kRows}, Dtype::kInt64);
+  attention(q, keys, values, out,
+            {.window = {.left = 3, .right = 1}, .mask = ConstTensorView(yes.view()).broadcast_to({kRows, kKeys})},
+            {.stats = Stats{.max_key = max_key.view()}});
+  for (const std::int64_t i : {std::int64_t{0}, std::int64_t{1}, kRows - 1}) {
+    EXPECT_EQ(read(out, {0, 0, i, 0}), 2) << i;
+    EXPECT_EQ(read(max_key, {0, 0, i}), kKeys - kRows + i - 3) << i;
+  }
+}
+
+TEST_P(Strides, ThreadsChangeNoBitAtLength33) {
+  const Tensor q = normal({2, 4, 33, 64});
+  const Tensor k = normal({2, 2, 33, 64});
+  const Tensor v = normal({2, 2, 33, 64});
+  const ThreadScope one(1);
+  const Attended expected = run(q, k, v, {.causal = true});
+  for (const int threads : {2, 4}) {
+    const ThreadScope scope(threads);
+    expect_same_bits(run(q, k, v, {.causal = true}), expected);
+  }
+}
+
+TEST_P(Strides, ARowAloneIsThatRowAmongNine) {
+  const Tensor q = normal({1, 1, 9, 40});
+  const Tensor k = normal({1, 1, 100, 40});
+  const Tensor v = normal({1, 1, 100, 40});
+  const Attended nine = run(q, k, v);
+  for (std::int64_t i = 0; i < 9; ++i) {
+    const Attended alone = run(q.view().slice(2, i, i + 1), k, v);
+    EXPECT_TRUE(same_bits(alone.out, nine.out.view().slice(2, i, i + 1))) << i;
+    EXPECT_TRUE(same_bits(alone.lse, nine.lse.view().slice(2, i, i + 1))) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, Strides, ::testing::ValuesIn(every_setting()), setting_name);
+
+}  // namespace
+}  // namespace qkv::support

@@ -1,0 +1,143 @@
+"""Threads, targets and the interpreter lock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_same_bits
+
+import qkv
+
+
+@pytest.fixture(autouse=True)
+def _same_number_of_threads_after() -> Iterator[None]:
+    before = qkv.num_threads()
+    yield
+    qkv.set_num_threads(before)
+
+
+def inputs(rng: np.random.Generator, length: int = 40) -> list[np.ndarray]:
+    return list(rng.standard_normal((3, 2, 3, length, 16)).astype(np.float32))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_same_bits_for_any_number_of_threads(count: int, target: str, rng: np.random.Generator) -> None:
+    arrays = inputs(rng)
+    options: dict[str, Any] = {"causal": True, "return_lse": True, "return_weights": True}
+    qkv.set_num_threads(1)
+    expected = qkv.attention(*arrays, **options)
+    qkv.set_num_threads(count)
+    assert qkv.num_threads() == count
+    for actual, one in zip(qkv.attention(*arrays, **options), expected, strict=True):
+        assert_same_bits(actual, one)
+
+
+def test_callers_at_once(target: str, rng: np.random.Generator) -> None:
+    calls = [inputs(rng, length) for length in range(1, 33)]
+    expected = [qkv.attention(*arrays, causal=True) for arrays in calls]
+    with ThreadPoolExecutor(8) as pool:
+        for actual, one in zip(
+            pool.map(lambda arrays: qkv.attention(*arrays, causal=True), calls * 3), expected * 3, strict=True
+        ):
+            assert_same_bits(actual, one)
+
+
+def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
+    """Without a switch interval, another Python thread only runs while the call lets it."""
+    count = 0
+    stop = threading.Event()
+
+    def counter() -> None:
+        nonlocal count
+        while not stop.is_set():
+            count += 1
+            time.sleep(0)  # gives the lock back, since nobody will ask for it
+
+    interval = sys.getswitchinterval()
+    qkv.set_num_threads(1)
+    thread = threading.Thread(target=counter)
+    try:
+        sys.setswitchinterval(60)
+        thread.start()
+        length, elapsed, counted = 256, 0.0, 0
+        while elapsed < 0.05:
+            arrays = inputs(rng, length)
+            before, start = count, time.perf_counter()
+            qkv.attention(*arrays)
+            counted, elapsed = count - before, time.perf_counter() - start
+            length *= 2
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert counted > 100
+
+
+@pytest.mark.parametrize("bad", [0, -3])
+def test_bad_number_of_threads(bad: int) -> None:
+    with pytest.raises(ValueError, match=str(bad)):
+        qkv.set_num_threads(bad)
+
+
+@pytest.mark.parametrize("bad", [1.5, None, "2", True])
+def test_number_of_threads_of_another_type(bad: Any) -> None:
+    with pytest.raises(TypeError, match="num_threads: expected an int"):
+        qkv.set_num_threads(bad)
+
+
+def test_unknown_target() -> None:
+    before = qkv.target()
+    with pytest.raises(ValueError, match="pentium"):
+        qkv.set_target("pentium")
+    with pytest.raises(TypeError):
+        qkv.set_target(None)  # type: ignore[arg-type]
+    assert qkv.target() == before
+
+
+def test_targets(target: str) -> None:
+    assert qkv.target() == target
+    assert qkv.available_targets()[-1] == "reference"
+    assert target in qkv.available_targets()
+
+
+def run(code: str, **environment: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return finished.stdout.strip()
+
+
+def test_environment() -> None:
+    show = "import qkv; print(qkv.target(), qkv.num_threads())"
+    assert run(show, QKV_TARGET="reference", QKV_NUM_THREADS="3") == "reference 3"
+    assert run(show, QKV_TARGET="reference", QKV_NUM_THREADS="", OMP_NUM_THREADS="5") == "reference 5"
+
+
+def test_reference_target_is_the_reference(rng: np.random.Generator) -> None:
+    arrays = inputs(rng)
+    before = qkv.target()
+    qkv.set_target("reference")
+    forced = qkv.attention(*arrays, causal=True)
+    qkv.set_target(before)
+    assert_same_bits(forced, qkv.reference.attention(*arrays, causal=True))
+
+
+def test_after_fork() -> None:
+    code = (
+        "import os, numpy as np, qkv\n"
+        "a = np.ones((1, 4, 64, 16), np.float32)\n"
+        "qkv.set_num_threads(2); qkv.attention(a, a, a)\n"
+        "pid = os.fork()\n"
+        "if pid == 0: os._exit(0 if np.array_equal(qkv.attention(a, a, a), a) else 1)\n"
+        "print(os.waitpid(pid, 0)[1])"
+    )
+    assert run(code) == "0"

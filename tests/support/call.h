@@ -1,0 +1,161 @@
+#ifndef QKV_TESTS_SUPPORT_CALL_H_
+#define QKV_TESTS_SUPPORT_CALL_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/attention.h"
+#include "qkv/runtime.h"
+#include "support/compare.h"
+#include "support/guarded.h"
+#include "support/random.h"
+
+namespace qkv::support {
+
+/// Forces a target for a scope.
+class TargetScope {
+ public:
+  explicit TargetScope(const std::string& name) : before_(target()) { set_target(name); }
+  ~TargetScope() { set_target(before_); }
+  TargetScope(const TargetScope&) = delete;
+  TargetScope& operator=(const TargetScope&) = delete;
+
+ private:
+  std::string before_;
+};
+
+/// Forces a number of threads for a scope.
+class ThreadScope {
+ public:
+  explicit ThreadScope(int threads) : before_(num_threads()) { set_num_threads(threads); }
+  ~ThreadScope() { set_num_threads(before_); }
+  ThreadScope(const ThreadScope&) = delete;
+  ThreadScope& operator=(const ThreadScope&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Targets with kernels of their own: all but the reference.
+inline std::vector<std::string> kernel_targets() {
+  std::vector<std::string> names = available_targets();
+  std::erase(names, "reference");
+  return names;
+}
+
+/// One call of attention with memory of its own for each operand.
+struct Call {
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t batch = 1, num_heads = 1, num_kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
+  std::unique_ptr<Guarded> q, k, v, mask, bias, sinks, slopes, kv_lens, offsets;
+  AttentionOptions options = {};  ///< without the operands above, which are added by full_options
+  std::vector<std::int64_t> stats_keys;
+
+  AttentionOptions full_options() const {
+    AttentionOptions all = options;
+    if (mask) all.mask = *mask;
+    if (bias) all.bias = *bias;
+    if (sinks) all.sinks = *sinks;
+    if (slopes) all.alibi_slopes = *slopes;
+    if (kv_lens) all.kv_lens = *kv_lens;
+    if (offsets) all.query_offset = QueryOffset(ConstTensorView(*offsets));
+    return all;
+  }
+
+  /// Operands of the call's sizes: normally distributed, of a layout, canaries around.
+  void make_operands(Random& random, Layout layout = Layout::kDense) {
+    q = filled({batch, num_heads, q_len, head_dim}, layout, random);
+    k = filled({batch, num_kv_heads, kv_len, head_dim}, layout, random);
+    v = filled({batch, num_kv_heads, kv_len, value_dim}, layout, random);
+  }
+
+  std::unique_ptr<Guarded> filled(const Extents& shape, Layout layout, Random& random, double deviation = 1) const {
+    auto tensor = std::make_unique<Guarded>(shape, dtype, layout);
+    random.fill_normal(*tensor, deviation);
+    return tensor;
+  }
+
+  std::string describe() const {
+    std::string text = "q [" + std::to_string(batch) + "," + std::to_string(num_heads) + "," + std::to_string(q_len) +
+                       "," + std::to_string(head_dim) + "] kv [" + std::to_string(num_kv_heads) + "," +
+                       std::to_string(kv_len) + "," + std::to_string(value_dim) + "]";
+    if (options.causal) text += " causal";
+    if (options.window.left) text += " left=" + std::to_string(*options.window.left);
+    if (options.window.right) text += " right=" + std::to_string(*options.window.right);
+    if (options.scale) text += " scale=" + std::to_string(*options.scale);
+    if (options.softcap > 0) text += " softcap=" + std::to_string(options.softcap);
+    if (options.query_offset.one() != nullptr) text += " offset=" + std::to_string(*options.query_offset.one());
+    for (const auto& [operand, name] : {std::pair{&mask, " mask"}, {&bias, " bias"}, {&sinks, " sinks"},
+                                        {&slopes, " alibi"}, {&kv_lens, " kv_lens"}, {&offsets, " offsets"}}) {
+      if (*operand) text += name + to_string((*operand)->view().shape());
+    }
+    return text;
+  }
+};
+
+/// Everything that a call can write.
+struct Results {
+  Results(const Call& call, Layout layout, bool matrices, LogitsStage stage)
+      : out({call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype, layout),
+        lse(per_row(call), call.dtype, layout),
+        max_raw(per_row(call), call.dtype),
+        max_logit(per_row(call), call.dtype),
+        max_key(per_row(call), Dtype::kInt64),
+        max_weight(per_row(call), call.dtype),
+        entropy(per_row(call), call.dtype),
+        key_weight(per_row(call), call.dtype),
+        has_matrices(matrices),
+        logits_stage(stage) {
+    if (!matrices) return;
+    weights = std::make_unique<Guarded>(per_key(call), call.dtype, layout);
+    logits = std::make_unique<Guarded>(per_key(call), call.dtype, layout);
+  }
+
+  static Extents per_row(const Call& call) { return {call.batch, call.num_heads, call.q_len}; }
+  static Extents per_key(const Call& call) { return {call.batch, call.num_heads, call.q_len, call.kv_len}; }
+
+  AttentionOutputs outputs(const Call& call) {
+    AttentionOutputs all;
+    all.lse = lse;
+    all.stats = Stats{.max_raw = max_raw, .max_logit = max_logit, .max_key = max_key, .max_weight = max_weight,
+                      .entropy = entropy, .key_weight = key_weight, .keys = call.stats_keys};
+    if (has_matrices) {
+      all.weights = Weights{.out = *weights};
+      all.logits = Logits{.out = *logits, .stage = logits_stage};
+    }
+    return all;
+  }
+
+  bool intact() const {
+    return out.intact() && lse.intact() && (!has_matrices || (weights->intact() && logits->intact()));
+  }
+
+  Guarded out, lse, max_raw, max_logit, max_key, max_weight, entropy, key_weight;
+  std::unique_ptr<Guarded> weights, logits;
+  bool has_matrices;
+  LogitsStage logits_stage;
+};
+
+/// out alone, on the current target.
+inline std::unique_ptr<Guarded> run(const Call& call, Layout layout = Layout::kDense) {
+  auto out = std::make_unique<Guarded>(Extents{call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype,
+                                       layout);
+  attention(*call.q, *call.k, *call.v, *out, call.full_options());
+  return out;
+}
+
+inline std::unique_ptr<Guarded> run_reference(const Call& call) {
+  auto out = std::make_unique<Guarded>(Extents{call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype);
+  reference::attention(*call.q, *call.k, *call.v, *out, call.full_options());
+  return out;
+}
+
+}  // namespace qkv::support
+
+#endif  // QKV_TESTS_SUPPORT_CALL_H_

@@ -1,0 +1,61 @@
+# ./dev lint
+# shellcheck shell=bash
+# shellcheck source=tools/dev/build.sh
+source tools/dev/build.sh
+
+cmd_lint() {
+  local fix="" tidy=""
+  while (($#)); do
+    case "$1" in
+      --fix) fix=1 ;;
+      --tidy) tidy=1 ;;
+      *) die_usage "lint: unknown option '$1'" ;;
+    esac
+    shift
+  done
+  need_packages shellcheck git
+  setup_build
+  need_python lint
+  local sources
+  mapfile -t sources < <("$VENV_PYTHON" tools/list_files.py .h .cc .c)
+  [[ -z "$fix" ]] || fix_format "${sources[@]}"
+  lint_failed=()
+  check clang-format "$VENV/bin/clang-format" --dry-run -Werror "${sources[@]}"
+  check ruff "$VENV/bin/ruff" check .
+  check ruff-format "$VENV/bin/ruff" format --check .
+  check includes "$VENV_PYTHON" tools/check_includes.py
+  check sizes "$VENV_PYTHON" tools/check_sizes.py
+  check words "$VENV_PYTHON" tools/check_words.py
+  check shellcheck shellcheck --external-sources dev .ci/run tools/dev/*.sh
+  check mypy check_types
+  [[ -z "$tidy" ]] || check clang-tidy check_tidy
+  ((${#lint_failed[@]} == 0)) || die "lint failed: ${lint_failed[*]}"
+  say "Lint is clean"
+}
+
+check() {
+  local name="$1"
+  shift
+  say "$name"
+  "$@" || lint_failed+=("$name")
+}
+
+fix_format() {
+  "$VENV/bin/clang-format" -i "$@"
+  "$VENV/bin/ruff" check --fix --quiet . || true
+  "$VENV/bin/ruff" format --quiet .
+}
+
+# The package as it is installed, so that the generated stub of the extension is checked too.
+check_types() {
+  build_preset release >/dev/null || return
+  MYPYPATH="$ROOT/build/release/python" "$VENV/bin/mypy" -p qkv && "$VENV/bin/mypy" tools/*.py
+}
+
+check_tidy() {
+  need_packages clang-tidy clang
+  build_preset dev >/dev/null || return
+  local sources
+  mapfile -t sources < <("$VENV_PYTHON" tools/list_files.py .cc | grep -E '^(src|apps)/')
+  printf '%s\n' "${sources[@]}" | xargs -P "$JOBS" -n 1 clang-tidy --quiet -p build/dev
+}

@@ -1,0 +1,62 @@
+# ./dev setup, and what the other verbs ask of it.
+# shellcheck shell=bash
+
+setup_build() {
+  need_packages "${PACKAGES_BUILD[@]}"
+  need_python build
+}
+
+setup_test() {
+  setup_peers
+  setup_build
+  need_python test
+}
+
+# torch and what runs on it: the oracles of the tests, the demo's model. First, so that nothing else decides which torch
+# comes. Without torch they are left out, and the tests that need them say that they were skipped.
+setup_peers() {
+  ensure_venv
+  setup_torch
+  if has_torch; then
+    need_python peers data
+  fi
+}
+
+has_torch() { [[ -f "$VENV/.qkv-torch-pip" || -f "$VENV/.qkv-torch-apt" ]]; }
+
+setup_torch() {
+  case "$(torch_source "$(base_python)")" in
+    pip) once torch-pip tools/requirements/torch.txt -- install_torch_from_pip || true ;;
+    apt)
+      need_packages python3-torch
+      once torch-apt tools/requirements/torch.txt -- check_torch
+      ;;
+    *) warn "no CPU build of torch for this Python; tests that need it are skipped" ;;
+  esac
+}
+
+install_torch_from_pip() {
+  say "Installing $(grep -v '^#' tools/requirements/torch.txt)"
+  if ! "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check -r tools/requirements/torch.txt; then
+    warn "pip reaches no CPU build of torch: name an index or a folder that has it in PIP_EXTRA_INDEX_URL or" \
+      "PIP_FIND_LINKS. The CUDA build is never taken. Tests that need torch are skipped."
+    return 1
+  fi
+  check_torch
+}
+
+check_torch() {
+  "$VENV_PYTHON" - <<'PYTHON' || die "the torch in .venv is a CUDA build or does not work: remove .venv and start again"
+import sys
+
+import torch
+
+sys.exit(torch.version.cuda is not None)
+PYTHON
+}
+
+cmd_setup() {
+  (($# == 0)) || die_usage "setup takes no options"
+  setup_test
+  say "Ready: ./dev build, ./dev test, ./dev demo"
+}
