@@ -66,6 +66,8 @@ function(qkv_add_test)
   endif()
   add_executable(${arg_NAME}_test ${arg_SOURCES})
   qkv_set_flags(${arg_NAME}_test)
+  # What is tested is optimised; the tests themselves are built often.
+  target_compile_options(${arg_NAME}_test PRIVATE $<$<CONFIG:Release>:-O1>)
   target_include_directories(${arg_NAME}_test PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   if(arg_PUBLIC_ONLY)
     target_link_libraries(${arg_NAME}_test PRIVATE qkv::qkv)

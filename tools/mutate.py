@@ -19,6 +19,7 @@ unbroken. Exit status 1: a change survived, did not apply, did not build, or nam
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -95,9 +96,10 @@ def broken(text: str, mutation: Mutation) -> str:
 class Copy:
     """A copy of the tree with a build of its own."""
 
-    def __init__(self, root: Path, folder: Path) -> None:
-        """Root is the tree, folder where the copy and its build go."""
+    def __init__(self, root: Path, folder: Path, pytest_targets: tuple[str, ...] = ()) -> None:
+        """Root is the tree, folder where the copy and its build go, pytest_targets what pytest needs built."""
         self.root = root
+        self.pytest_targets = pytest_targets
         self.source = folder / "source"
         self.build_folder = folder / "build"
 
@@ -132,10 +134,30 @@ class Copy:
             [*command, *(f"-D{key}={value}" for key, value in options.items())], check=True, stdout=subprocess.DEVNULL
         )
 
-    def build(self) -> bool:
-        """Whether the copy builds; what the compiler said is printed if not."""
+    def build(self, mutation: Mutation | None = None) -> bool:
+        """Whether the copy builds, or what the tests of a mutation need; what the compiler said is printed if not."""
         jobs = os.environ.get("QKV_JOBS", str(os.cpu_count()))
-        return _run(["cmake", "--build", str(self.build_folder), "-j", jobs], self.source, show_failure=True)
+        command = ["cmake", "--build", str(self.build_folder), "-j", jobs]
+        if targets := self._targets_of(mutation) if mutation else []:
+            command += ["--target", *targets]
+        return _run(command, self.source, show_failure=True)
+
+    def _targets_of(self, mutation: Mutation) -> list[str]:
+        """The programs of the cases that the mutation names; [] (all) where a case runs something else."""
+        targets = set(self.pytest_targets if mutation.pytest else ())
+        if mutation.ctest:
+            listing = subprocess.run(
+                [*self._ctest(mutation), "--show-only=json-v1"], capture_output=True, text=True, check=True
+            )
+            for test in json.loads(listing.stdout)["tests"]:
+                program = Path(test.get("command", [""])[0])
+                if not program.is_relative_to(self.build_folder):
+                    return []
+                targets.add(str(program.relative_to(self.build_folder)))
+        return sorted(targets)
+
+    def _ctest(self, mutation: Mutation) -> list[str]:
+        return ["ctest", "--test-dir", str(self.build_folder), "-R", mutation.ctest]
 
     def tests_pass(self, mutation: Mutation, show_failure: bool = False) -> bool:
         """Whether all tests that the mutation names pass. Raises ListError if it names none that exists."""
@@ -144,7 +166,7 @@ class Copy:
         return not mutation.pytest or self._pytest_passes(mutation, show_failure)
 
     def _ctest_passes(self, mutation: Mutation, show_failure: bool) -> bool:
-        command = ["ctest", "--test-dir", str(self.build_folder), "-R", mutation.ctest]
+        command = self._ctest(mutation)
         listing = subprocess.run([*command, "-N"], capture_output=True, text=True, check=False).stdout
         if re.search(r"^Total Tests: 0$", listing, re.MULTILINE):
             raise ListError(f"{mutation.title}: no ctest case matches '{mutation.ctest}'")
@@ -152,7 +174,7 @@ class Copy:
         return _run(run, self.source, show_failure=show_failure)
 
     def _pytest_passes(self, mutation: Mutation, show_failure: bool) -> bool:
-        # The package of this build, and no bytecode of another one.
+        # The package and the program of this build, and no bytecode of another one.
         environment = {
             **os.environ,
             "PYTHONPATH": str(self.build_folder / "python"),
@@ -160,9 +182,12 @@ class Copy:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutation.pytest]
-        done = subprocess.run(
-            command, cwd=self.source, env=environment, capture_output=True, text=True, check=False, timeout=900
-        )
+        try:
+            done = subprocess.run(
+                command, cwd=self.source, env=environment, capture_output=True, text=True, check=False, timeout=900
+            )
+        except subprocess.TimeoutExpired:  # a breakage that hangs has been noticed
+            return False
         if done.returncode not in (0, 1):  # 1: tests failed; all else: none ran
             raise ListError(f"{mutation.title}: pytest could not run {list(mutation.pytest)}:\n{done.stdout[-2000:]}")
         if done.returncode == 1 and show_failure:
@@ -183,7 +208,7 @@ def try_one(copy: Copy, mutation: Mutation) -> str:
     original = (copy.source / path).read_text()
     try:
         copy.write(path, broken(original, mutation).encode())
-        if not copy.build():
+        if not copy.build(mutation):
             return "does not build"
         return "SURVIVED" if copy.tests_pass(mutation) else "red"
     except (ListError, OSError) as error:
@@ -247,7 +272,8 @@ def main(arguments: list[str] | None = None) -> int:
             for mutation in mutations:
                 print(f"{mutation.title}: {mutation.why} ({mutation.file})")
             return 0
-        return run(Copy(ROOT, ROOT / "build" / "mutate"), mutations)
+        targets = ("qkv_core", "qkv_cli", "qkv_python_stage")
+        return run(Copy(ROOT, ROOT / "build" / "mutate", targets), mutations)
     except (ListError, OSError) as error:
         print(f"mutate: {error}", file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "qkv/dtype.h"
 #include "qkv/export.h"
@@ -139,8 +140,14 @@ class QKV_API Tensor {
   Tensor() = default;
   /// @throws ShapeError if an extent is negative or the size does not fit; std::bad_alloc without memory.
   Tensor(const Extents& shape, Dtype dtype);
-  Tensor(Tensor&&) noexcept = default;
-  Tensor& operator=(Tensor&&) noexcept = default;
+  /// Leaves the other as a default-made tensor: no memory, no view of it.
+  Tensor(Tensor&& other) noexcept
+      : memory_(std::move(other.memory_)), view_(std::exchange(other.view_, TensorView())) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    view_ = std::exchange(other.view_, TensorView());
+    return *this;
+  }
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 

@@ -1,110 +1,16 @@
-"""qkv.attention: its signature, types and documentation; the work is in the compiled part."""
+"""qkv.attention: its signature and documentation; the types of its results are in _attention.pyi."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, Unpack, overload
+from typing import Any
 
 from qkv import _core
-from qkv._types import Array, AttentionOptions, LogitsStage, Select, Stats, SupportsDLPack, Window
+from qkv._types import LogitsStage, Select, SupportsDLPack, Window
 
 __all__ = ["attention"]
 
-_Off: TypeAlias = Literal[False]
-_On: TypeAlias = Literal[True]
-_Chosen: TypeAlias = Literal[True] | Select
 
-
-# fmt: off
-# What is returned, in the order out, lse, logits, weights, stats. One overload for each choice; the last is for choices
-# that are known at run time alone, and for objects that only have __dlpack__ (they get NumPy arrays).
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
-    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> Array: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
-    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
-    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: None = ...,
-    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
-    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
-    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
-    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _Off = ..., return_logits: LogitsStage,
-    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
-    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
-    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
-    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: None = ...,
-    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
-    return_weights: _Off = ..., return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
-    return_weights: _Off = ..., return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
-    return_weights: _Chosen, return_stats: _Off = ..., **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array, Array]: ...
-@overload
-def attention(
-    q: Array, k: Array, v: Array, *, return_lse: _On, return_logits: LogitsStage,
-    return_weights: _Chosen, return_stats: _On, **options: Unpack[AttentionOptions],
-) -> tuple[Array, Array, Array, Array, Stats[Array]]: ...
-@overload
-def attention(
-    q: SupportsDLPack, k: SupportsDLPack, v: SupportsDLPack, *, return_lse: bool = ...,
-    return_logits: LogitsStage | None = ..., return_weights: bool | Select = ..., return_stats: bool = ...,
-    **options: Unpack[AttentionOptions],
-) -> Any: ...
-# fmt: on
 def attention(
     q: SupportsDLPack,
     k: SupportsDLPack,

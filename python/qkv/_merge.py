@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, overload
+
+import numpy.typing as npt
 
 from qkv import _core
-from qkv._types import Array
+from qkv._types import Float, SupportsDLPack, Tensor
 
 __all__ = ["merge_states"]
 
 
-def merge_states(outs: Sequence[Array], lses: Sequence[Array], *, sinks: Any = None) -> tuple[Array, Array]:
+@overload
+def merge_states(
+    outs: Sequence[npt.NDArray[Float]], lses: Sequence[npt.NDArray[Float]], *, sinks: SupportsDLPack | None = ...
+) -> tuple[npt.NDArray[Float], npt.NDArray[Float]]: ...
+@overload
+def merge_states(
+    outs: Sequence[Tensor], lses: Sequence[Tensor], *, sinks: SupportsDLPack | None = ...
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def merge_states(
+    outs: Sequence[SupportsDLPack], lses: Sequence[SupportsDLPack], *, sinks: SupportsDLPack | None = ...
+) -> tuple[Any, Any]: ...
+def merge_states(
+    outs: Sequence[SupportsDLPack], lses: Sequence[SupportsDLPack], *, sinks: SupportsDLPack | None = None
+) -> tuple[Any, Any]:
     """Joins attention over disjoint sets of keys into attention over their union.
 
     ``lse = ln(sum(exp(lses)))`` and ``out = sum(exp(lses - lse) * outs)``, merged left to right.
@@ -48,4 +64,4 @@ def merge_states(outs: Sequence[Array], lses: Sequence[Array], *, sinks: Any = N
     >>> bool(np.allclose(out, qkv.attention(q, k, v)))
     True
     """
-    return cast("tuple[Array, Array]", _core.merge_states(outs, lses, sinks))
+    return _core.merge_states(outs, lses, sinks)

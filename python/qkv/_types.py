@@ -5,18 +5,34 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import torch
+__all__ = [
+    "AttentionOptions",
+    "Float",
+    "LogitsStage",
+    "Select",
+    "Stats",
+    "SupportsDLPack",
+    "Tensor",
+    "Window",
+]
 
-__all__ = ["Array", "AttentionOptions", "LogitsStage", "Select", "Stats", "SupportsDLPack", "Window"]
 
-#: The arrays of a call, and of its results: NumPy, or PyTorch.
-Array = TypeVar("Array", npt.NDArray[np.float32], npt.NDArray[np.float64], "torch.Tensor")
+class TorchTensor(Protocol):
+    """What tells a PyTorch tensor from a NumPy array, for type checkers that need not know PyTorch."""
+
+    requires_grad: bool
+
+    def detach(self) -> Any:
+        """As torch.Tensor has it."""
+
+
+#: The element type of NumPy arrays, and the type of PyTorch tensors: of a call's inputs and of its results.
+Float = TypeVar("Float", np.float32, np.float64)
+Tensor = TypeVar("Tensor", bound=TorchTensor)
 _A = TypeVar("_A")
 
 LogitsStage: TypeAlias = Literal["scaled", "capped", "masked"]

@@ -1,7 +1,8 @@
 """Fixtures, and the rule for optional peers: a test that needs a package which is not there is skipped and counted.
 
 ``@pytest.mark.needs("torch")``, or ``needs("torch", "2.13.0")`` for one version. The count stands in the summary; with
-``QKV_REQUIRE=torch,onnx`` in the environment a test that would be skipped for one of these fails instead.
+``QKV_REQUIRE=torch,onnx`` in the environment a test that would be skipped for one of these fails instead. Another
+version than the one that a test needs still skips it, unless QKV_REQUIRE names the version: ``torch==2.13.0``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -45,9 +47,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = missing(*marker.args)
         if reason is None:
             continue
-        if marker.args[0] in REQUIRED:
+        if "==".join(marker.args) in REQUIRED or (marker.args[0] in REQUIRED and missing(marker.args[0])):
             pytest.fail(f"{reason}, and QKV_REQUIRE asks for it", pytrace=False)
         pytest.skip(reason)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    """A whole file that skips itself by pytest.importorskip is under the same rule."""
+    outcome: Any = yield
+    report = outcome.get_result()
+    if report.outcome != "skipped":
+        return
+    reason = report.longrepr[2]
+    name = re.search(r"could not import '(\w+)'", reason)
+    if name and name[1] in REQUIRED:
+        report.outcome = "failed"
+        report.longrepr = f"{reason}, and QKV_REQUIRE asks for it"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -56,9 +72,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         text = text.removeprefix("Skipped: ")
         if text.startswith("needs "):
-            reasons[text] += 1
+            reasons[f"tests skipped: {text}"] += 1
+        elif text.startswith("could not import "):
+            reasons[f"files skipped: {text}"] += 1
     for reason, count in sorted(reasons.items()):
-        terminalreporter.write_line(f"optional peers: {count} tests skipped: {reason}")
+        terminalreporter.write_line(f"optional peers: {count} {reason}")
 
 
 @pytest.fixture
