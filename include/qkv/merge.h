@@ -25,8 +25,8 @@ struct PartialAttention {
 /// @param lse    written if given
 /// @param sinks  [num_heads] or [batch, num_heads]
 /// @throws ShapeError, DtypeError, ValueError
-QKV_API void merge_states(std::span<const PartialAttention> parts, TensorView out,
-                          std::optional<TensorView> lse = {}, std::optional<ConstTensorView> sinks = {});
+QKV_API void merge_states(std::span<const PartialAttention> parts, TensorView out, std::optional<TensorView> lse = {},
+                          std::optional<ConstTensorView> sinks = {});
 
 }  // namespace qkv
 

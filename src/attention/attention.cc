@@ -9,8 +9,8 @@
 
 namespace qkv {
 
-void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
-               const AttentionOptions& options, const AttentionOutputs& outputs) {
+void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out, const AttentionOptions& options,
+               const AttentionOutputs& outputs) {
   const kernels::ForwardProblem problem = attention_detail::validate(q, k, v, out, options, outputs);
   const std::string_view target = attention_detail::current_target();
   if (target == attention_detail::kReferenceTarget) {

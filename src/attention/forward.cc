@@ -24,6 +24,7 @@ using kernels::PackedHeadBuffer;
 
 /// Below this many multiply-adds, waking a thread costs more than it saves.
 constexpr double kSerialWork = 2e5;
+constexpr int kMostThreads = 1024;
 constexpr std::int64_t kPlainRows = 16;
 constexpr std::int64_t kPackWords = 8;
 
@@ -44,7 +45,9 @@ std::int64_t rows_of_head(const ForwardProblem& problem) { return problem.group_
 int useful_threads(const ForwardProblem& problem) {
   const double products = static_cast<double>(problem.batch * problem.num_heads) * static_cast<double>(problem.q_len) *
                           static_cast<double>(problem.kv_len);
-  return products * static_cast<double>(problem.head_dim + problem.value_dim) < kSerialWork ? 1 : num_threads();
+  return products * static_cast<double>(problem.head_dim + problem.value_dim) < kSerialWork
+             ? 1
+             : std::min(num_threads(), kMostThreads);
 }
 
 /// Keys that a head's rows can ask for: packing leaves the others alone.

@@ -25,6 +25,9 @@ std::mutex g_executor_mutex;
 std::shared_ptr<const Executor> g_executor;
 std::atomic<bool> g_has_executor = false;  // spares callers the mutex where there is none
 
+/// The pool has fewer threads anyway; an executor gets no more calls than this.
+constexpr std::size_t kMostPieces = 1024;
+
 thread_local bool t_inside_task = false;
 
 /// Marks this thread as being inside a task, so that a parallel_for in it runs inline.
@@ -134,7 +137,8 @@ void set_executor(Executor executor) {
 }
 
 void parallel_for(std::size_t count, const std::function<void(std::size_t)>& task) {
-  const std::size_t pieces = count <= 1 || t_inside_task ? 1 : std::min(count, static_cast<std::size_t>(num_threads()));
+  const std::size_t pieces =
+      count <= 1 || t_inside_task ? 1 : std::min({count, static_cast<std::size_t>(num_threads()), kMostPieces});
   if (pieces == 1) {
     for (std::size_t index = 0; index < count; ++index) task(index);
     return;

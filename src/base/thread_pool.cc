@@ -24,6 +24,9 @@ void after_fork_in_child() {
   g_pool.store(nullptr, std::memory_order_relaxed);
   g_create.unlock();
 }
+// When the library is loaded, not at the first call: a fork during that call would find nothing registered, and copy
+// g_create locked.
+[[maybe_unused]] const int g_registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 
 /// A thread that takes no signals but those of its own faults: the embedder's handlers run on the embedder's threads.
 /// @throws std::system_error
@@ -47,8 +50,6 @@ void start_thread(const std::function<void()>& body) {
 ThreadPool& ThreadPool::instance() {
   ThreadPool* pool = g_pool.load(std::memory_order_acquire);
   if (pool != nullptr) return *pool;
-  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  (void)registered;
   const std::lock_guard lock(g_create);
   pool = g_pool.load(std::memory_order_relaxed);
   if (pool == nullptr) {

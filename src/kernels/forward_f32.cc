@@ -56,7 +56,7 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
     factors[r] = 0;
     plain_rows<float>(block.problem, block.batch, failed.head, failed.index, failed.index + 1);
   }
-  if (block.problem.weights || block.problem.logits) write_matrices<kR>(block, first_row, factors);
+  if (wants_matrices(block, first_row, kR)) write_matrices<kR>(block, first_row, factors);
 }
 
 using GroupStep = void (*)(RowBlock&, std::int64_t, std::int64_t);
@@ -102,9 +102,8 @@ void run_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv
   begin_rows(block, row_begin, row_end, kLanes);
   clear_states(block);
   for (std::int64_t base = align_down(block.range.begin, kKeyBlock); base < block.range.end; base += kKeyBlock) {
-    for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
-      kGroupStep[size - 1](block, first, base);
-    });
+    for_each_group(block.num_rows,
+                   [&](std::int64_t first, std::int64_t size) { kGroupStep[size - 1](block, first, base); });
     const bool chunk_ends = (base + kKeyBlock) % kKeyChunk == 0 || base + kKeyBlock >= block.range.end;
     if (!block.several_chunks || !chunk_ends) continue;
     for (std::int64_t row = 0; row < block.num_rows; ++row) merge_chunk(block, row);
@@ -127,28 +126,39 @@ struct Built {
   ForwardKernelF32 kernel;
 };
 
-#define QKV_KERNEL(NAMESPACE, NAME, BIT) \
-  Built { BIT, { NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows } }
+#define QKV_KERNEL(NAMESPACE, NAME, BIT)                                         \
+  Built {                                                                        \
+    BIT, { NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows } \
+  }
+
+/// What the compiler's flags promise on any machine that runs this program.
+constexpr std::string_view baseline_name() {
+  if (HWY_STATIC_TARGET == HWY_SCALAR || HWY_STATIC_TARGET == HWY_EMU128) return "scalar";
+#if HWY_ARCH_X86
+  return HWY_STATIC_TARGET == HWY_AVX3   ? "avx512"
+         : HWY_STATIC_TARGET == HWY_AVX2 ? "avx2"
+         : HWY_STATIC_TARGET == HWY_SSE4 ? "sse4"
+                                         : "sse2";
+#elif HWY_ARCH_ARM
+  return "neon";
+#else
+  return "baseline";
+#endif
+}
 
 constexpr Built kBuilt[] = {
-#if (HWY_TARGETS & HWY_AVX3)
+#if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
     QKV_KERNEL(N_AVX3, "avx512", HWY_AVX3),
 #endif
-#if (HWY_TARGETS & HWY_AVX2)
+#if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
     QKV_KERNEL(N_AVX2, "avx2", HWY_AVX2),
 #endif
-#if (HWY_TARGETS & HWY_SSE4)
+#if (HWY_TARGETS & HWY_SSE4) && HWY_STATIC_TARGET != HWY_SSE4
     QKV_KERNEL(N_SSE4, "sse4", HWY_SSE4),
 #endif
-#if defined(HWY_NEON) && (HWY_TARGETS & HWY_NEON)
-    QKV_KERNEL(N_NEON, "neon", HWY_NEON),
-#endif
-#if (HWY_TARGETS & HWY_SSE2)
-    QKV_KERNEL(N_SSE2, "sse2", HWY_SSE2),
-#endif
-#if (HWY_TARGETS & HWY_SCALAR)
-    QKV_KERNEL(N_SCALAR, "scalar", HWY_SCALAR),
-#endif
+    Built{
+        HWY_STATIC_TARGET,
+        {baseline_name(), HWY_STATIC_DISPATCH(kLanes), HWY_STATIC_DISPATCH(pack_words), HWY_STATIC_DISPATCH(run_rows)}},
 };
 #undef QKV_KERNEL
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "kernels/key_order.h"
@@ -157,7 +158,8 @@ class PlainRow {
 
   void note_statistics(std::int64_t key, double x) {
     if (!problem_.wants_stats() || std::isnan(max_logit_)) return;
-    const double raw = problem_.has_logit_terms() ? logit(LogitsStage::kScaled, key) : x;
+    // A row with a NaN logit has no largest product to speak of: max_raw is NaN with the rest.
+    const double raw = problem_.has_logit_terms() && !std::isnan(x) ? logit(LogitsStage::kScaled, key) : x;
     if (!std::isnan(max_raw_) && !(raw <= max_raw_)) max_raw_ = raw;
     if (max_key_ < 0 || !(x <= max_logit_)) {
       max_logit_ = x;
@@ -172,7 +174,7 @@ class PlainRow {
     result.sum = state.sum;
     result.max_raw = max_raw_;
     result.max_logit = max_logit_;
-    result.max_exponent = max_logit_ - state.max;
+    result.max_exponent = max_logit_ == -kInfinity ? -kInfinity : max_logit_ - state.max;
     result.max_key = max_key_;
     result.entropy = state.entropy;
     result.chosen = state.chosen;
@@ -192,7 +194,11 @@ class PlainRow {
 
   void write_weights(T* to, double max, double factor) const {
     for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
-      const double weight = visible(key) ? std::exp(logit(LogitsStage::kMasked, key) - max) * factor : 0.0;
+      double weight = 0;
+      if (visible(key)) {
+        const double x = logit(LogitsStage::kMasked, key);
+        weight = (x == -kInfinity ? 0.0 : std::exp(x - max)) * factor;
+      }
       to[key * problem_.weights.col] = static_cast<T>(weight);
     }
   }
@@ -222,9 +228,16 @@ void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t 
 }
 
 template <class T>
-double plain_logit(const ForwardProblem& problem, LogitsStage stage, std::int64_t batch, std::int64_t head,
-                   std::int64_t row, std::int64_t key) {
-  return PlainRow<T>(problem, batch, head, row).logit(stage, key);
+void plain_repair_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const LogitsStage stage = problem.logits_stage;
+  T* logits = problem.logits.at<T>(batch, head, row);
+  std::optional<PlainRow<T>> plain;  // few rows need one
+  for (std::int64_t key = 0; key < problem.kv_len; ++key) {
+    T& logit = logits[key * problem.logits.col];
+    if (std::isfinite(logit)) continue;
+    if (!plain) plain.emplace(problem, batch, head, row);
+    if (stage != LogitsStage::kMasked || plain->visible(key)) logit = static_cast<T>(plain->logit(stage, key));
+  }
 }
 
 template <class T>
@@ -242,8 +255,7 @@ void plain_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_
 
 template void plain_rows<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 template void plain_rows<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
-template double plain_logit<float>(const ForwardProblem&, LogitsStage, std::int64_t, std::int64_t, std::int64_t,
-                                   std::int64_t);
+template void plain_repair_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t);
 template void plain_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 template void plain_logits<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 

@@ -15,10 +15,9 @@ template <class T>
 void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
                 std::int64_t row_end);
 
-/// The logit of one query row and key at a stage, hidden or not, in double.
+/// Forms those of a row's problem.logits again, in double, that are not finite though no option hides their key.
 template <class T>
-double plain_logit(const ForwardProblem& problem, LogitsStage stage, std::int64_t batch, std::int64_t head,
-                   std::int64_t row, std::int64_t key);
+void plain_repair_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row);
 
 /// Writes problem.logits for query rows [row_begin, row_end) of one head.
 template <class T>

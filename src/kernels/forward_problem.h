@@ -75,16 +75,16 @@ struct ForwardProblem {
   Operand sinks;                           ///< [batch, num_heads]
   Operand alibi_slopes;                    ///< [batch, num_heads]
 
-  Result lse;      ///< [batch, num_heads, q_len]
-  Result weights;  ///< [batch, weight_heads, weight_rows, kv_len]
+  Result lse;              ///< [batch, num_heads, q_len]
+  Result weights;          ///< [batch, weight_heads, weight_rows, kv_len]
   SlotIndex weight_heads;  ///< places of a query head on axis 1 of weights
   SlotIndex weight_rows;   ///< places of a row on axis 2
-  Result logits;  ///< [batch, num_heads, q_len, kv_len]
+  Result logits;           ///< [batch, num_heads, q_len, kv_len]
   LogitsStage logits_stage = LogitsStage::kScaled;
 
-  Result max_raw;     ///< these six [batch, num_heads, q_len]
+  Result max_raw;  ///< these six [batch, num_heads, q_len]
   Result max_logit;
-  Result max_key;     ///< int64
+  Result max_key;  ///< int64
   Result max_weight;
   Result entropy;
   Result key_weight;

@@ -9,7 +9,7 @@
 #else
 #define QKV_OPTIONAL_TARGETS 0
 #endif
-#define HWY_DISABLED_TARGETS                                                                                       \
+#define HWY_DISABLED_TARGETS                                                                                          \
   (QKV_OPTIONAL_TARGETS | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \
    HWY_SVE2_128 | HWY_RVV)
 

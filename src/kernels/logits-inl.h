@@ -145,8 +145,7 @@ HWY_INLINE void logits_panel(const RowBlock& block, std::int64_t first_row, std:
 
 /// Q K^T of a run. Panels are cut to the vectors that some row sees.
 template <int kR>
-void multiply_keys(const RowBlock& block, std::int64_t first_row, const Run& run, bool raw,
-                              BlockView<kR>& view) {
+void multiply_keys(const RowBlock& block, std::int64_t first_row, const Run& run, bool raw, BlockView<kR>& view) {
   for (std::int64_t panel = align_down(run.begin, kPanelKeys); panel < run.end; panel += kPanelKeys) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
     const std::int64_t end = std::min(panel + kPanelKeys, run.end);
@@ -201,8 +200,7 @@ HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key
 /// From raw products to logits in place, for one row and run: the general formula, masks, maxima, and the look at
 /// overflow that the tiles leave out. @return lanewise maximum of the visible logits.
 template <int kR>
-void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run, bool check,
-                            BlockView<kR>& view) {
+void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run, bool check, BlockView<kR>& view) {
   Row& row = block.rows[first_row + r];
   float* logits = block.logits + r * kLogitStride;
   const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());

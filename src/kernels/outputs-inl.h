@@ -90,7 +90,7 @@ inline void copy_line(const float* line, std::int64_t count, float* to, std::int
 /// Writes `to` for the keys of one block: what `convert` makes of the logits in the runs, `absent` elsewhere.
 template <int kR, class Convert>
 void write_line(const float* logits, const BlockView<kR>& view, std::int64_t kv_len, float absent, float* to,
-                           std::int64_t stride, const Convert& convert) {
+                std::int64_t stride, const Convert& convert) {
   float line[kKeyBlock];
   const std::int64_t count = std::min(kKeyBlock, kv_len - view.base);
   std::fill_n(line, count, absent);
@@ -104,22 +104,6 @@ void write_line(const float* logits, const BlockView<kR>& view, std::int64_t kv_
     }
   }
   copy_line(line, count, to + view.base * stride, stride);
-}
-
-/// A logit that f32 could not hold on the way is formed again in double.
-inline void repair_logits(const RowBlock& block, const Row& row, std::int64_t begin, std::int64_t end) {
-  const ForwardProblem& problem = block.problem;
-  float* to = problem.logits.at<float>(block.batch, row.head, row.index);
-  for (std::int64_t key = begin; key < end; ++key) {
-    float& logit = to[key * problem.logits.col];
-    if (std::isfinite(logit)) continue;
-    if (problem.logits_stage == LogitsStage::kMasked && logit == -std::numeric_limits<float>::infinity() &&
-        (visible_word(row.keys, align_down(key, kWordKeys)) >> (key % kWordKeys) & 1) == 0) {
-      continue;
-    }
-    logit = static_cast<float>(
-        plain_logit<float>(problem, problem.logits_stage, block.batch, row.head, row.index, key));
-  }
 }
 
 /// Sees every key, hidden or not: for the stages before masks.
@@ -147,7 +131,6 @@ void write_unmasked(const RowBlock& block, std::int64_t first_row, std::int64_t 
                  const VF scaled = hn::Mul(residual, product);
                  return caps ? cap(scaled, block.formula.softcap) : scaled;
                });
-    repair_logits(block, row, view.runs[0].begin, view.runs[0].end);
   }
 }
 
@@ -168,7 +151,6 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
       write_line(logits, view, problem.kv_len, -std::numeric_limits<float>::infinity(),
                  problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col,
                  [&](VF logit) HWY_ATTR { return hn::Mul(unit, logit); });
-      repair_logits(block, row, base, std::min(base + kKeyBlock, problem.kv_len));
     }
     if (!problem.weights || row.careful) continue;
     const Exponent exponent(block.formula, state.max[first_row + r]);
@@ -183,6 +165,18 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
   }
 }
 
+/// Whether the n x n outputs have a place for some row of the group.
+inline bool wants_matrices(const RowBlock& block, std::int64_t first_row, std::int64_t num_rows) {
+  const ForwardProblem& problem = block.problem;
+  if (problem.logits) return true;
+  if (!problem.weights) return false;
+  for (std::int64_t r = first_row; r < first_row + num_rows; ++r) {
+    const Row& row = block.rows[r];
+    if (!problem.weight_heads.of(row.head).empty() && !problem.weight_rows.of(row.index).empty()) return true;
+  }
+  return false;
+}
+
 /// The n x n outputs of a group of rows.
 template <int kR>
 void write_matrices(RowBlock& block, std::int64_t first_row, const float* factors) {
@@ -192,6 +186,11 @@ void write_matrices(RowBlock& block, std::int64_t first_row, const float* factor
   for (std::int64_t base = 0; base < problem.kv_len; base += kKeyBlock) {
     if (unmasked) write_unmasked<kR>(block, first_row, base);
     if (masked) write_masked<kR>(block, first_row, base, factors);
+  }
+  if (!problem.logits) return;
+  for (int r = 0; r < kR; ++r) {
+    const Row& row = block.rows[first_row + r];
+    plain_repair_logits<float>(problem, block.batch, row.head, row.index);
   }
 }
 

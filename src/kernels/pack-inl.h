@@ -35,7 +35,7 @@ HWY_INLINE std::uint32_t magnitude_bits(float x) {
 /// Panel rows [dim][key] from four key rows that lie `key_stride` apart and are contiguous along dim.
 /// A 4 x 4 block at a time, in 128-bit registers: the same code on every target.
 inline std::uint32_t pack_four_keys(const float* HWY_RESTRICT source, std::int64_t key_stride, std::int64_t dims,
-                                        float* HWY_RESTRICT panel) {
+                                    float* HWY_RESTRICT panel) {
   std::uint32_t largest = 0;
   std::int64_t d = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -85,7 +85,7 @@ inline std::uint32_t pack_one_key(const float* source, std::int64_t dim_stride, 
 
 /// Packs the keys of one word; panel columns beyond the last key become 0.
 inline std::uint32_t pack_key_word(const ForwardProblem& problem, const float* keys, const PackedHead& head,
-                                       std::int64_t begin, std::int64_t end) {
+                                   std::int64_t begin, std::int64_t end) {
   std::uint32_t largest = 0;
   const std::int64_t dims = problem.head_dim;
   for (std::int64_t j = begin; j < begin + kWordKeys;) {
@@ -108,7 +108,7 @@ inline std::uint32_t pack_key_word(const ForwardProblem& problem, const float* k
 
 /// Copies the V rows of one word where the tile cannot read them in place, and returns their largest magnitude.
 inline std::uint32_t pack_value_word(const ForwardProblem& problem, const float* values, const PackedHead& head,
-                                         std::int64_t begin, std::int64_t end) {
+                                     std::int64_t begin, std::int64_t end) {
   std::uint32_t largest = 0;
   const std::int64_t columns = problem.value_dim;
   VI max_bits = hn::Zero(kI32);
@@ -116,7 +116,8 @@ inline std::uint32_t pack_value_word(const ForwardProblem& problem, const float*
     const float* row = values + j * problem.v.row;
     std::int64_t c = 0;
     if (head.value_copy == nullptr) {
-      for (; c + kLanes <= columns; c += kLanes) max_bits = raise_magnitude(kF32, kI32, hn::LoadU(kF32, row + c), max_bits);
+      for (; c + kLanes <= columns; c += kLanes)
+        max_bits = raise_magnitude(kF32, kI32, hn::LoadU(kF32, row + c), max_bits);
       for (; c < columns; ++c) largest = std::max(largest, magnitude_bits(row[c]));
       continue;
     }

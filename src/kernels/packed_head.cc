@@ -8,7 +8,9 @@
 
 namespace qkv::kernels {
 
-void PackedHeadBuffer::Free::operator()(float* memory) const noexcept { ::operator delete(memory, std::align_val_t{64}); }
+void PackedHeadBuffer::Free::operator()(float* memory) const noexcept {
+  ::operator delete(memory, std::align_val_t{64});
+}
 
 void PackedHeadBuffer::reserve(std::optional<std::int64_t> floats, std::int64_t more) {
   // Strides of 0 make views of any extent: a size that does not fit is memory that nobody has.
@@ -38,7 +40,8 @@ PackedHead PackedHeadBuffer::layout(const ForwardProblem& problem, std::int64_t 
   float* next = head.keys + padded_keys * problem.head_dim;
   if (copies_values) {
     head.value_copy = next;
-    head.values = next - range.begin * value_columns;
+    head.values = next;
+    head.first_value = range.begin;
     head.value_stride = head.value_columns = value_columns;
     next += padded_keys * value_columns;
   } else {

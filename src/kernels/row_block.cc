@@ -11,7 +11,7 @@
 namespace qkv::kernels {
 namespace {
 
-constexpr std::int64_t kMaxRows = 192;          // 96 and 384 were no better with 512 keys a block
+constexpr std::int64_t kMaxRows = 192;           // 96 and 384 were no better with 512 keys a block
 constexpr std::int64_t kScratchBytes = 1 << 20;  // half of what the contract allows a thread
 constexpr std::int64_t kTileRowsLimit = 6;
 
@@ -105,8 +105,7 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
     block.range.begin = std::min(block.range.begin, row.keys.range.begin);
     block.range.end = std::max(block.range.end, row.keys.range.end);
   }
-  block.several_chunks =
-      !block.range.empty() && block.range.begin / kKeyChunk != (block.range.end - 1) / kKeyChunk;
+  block.several_chunks = !block.range.empty() && block.range.begin / kKeyChunk != (block.range.end - 1) / kKeyChunk;
   if (block.several_chunks) block.total = take_state(arena, rows, block.value_stride, stats);
 }
 

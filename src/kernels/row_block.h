@@ -55,17 +55,17 @@ struct RowBlock {
   const PackedHead& head;
 
   std::int64_t num_rows = 0;
-  KeyRange range = {};           ///< union of the rows'
-  bool several_chunks = false;   ///< range crosses a chunk boundary: states are merged into total
+  KeyRange range = {};          ///< union of the rows'
+  bool several_chunks = false;  ///< range crosses a chunk boundary: states are merged into total
   std::int64_t value_stride = 0;
   Row* rows = nullptr;
-  float* queries = nullptr;      ///< [rows][head_dim], scaled by query_scale
+  float* queries = nullptr;          ///< [rows][head_dim], scaled by query_scale
   float* query_magnitude = nullptr;  ///< largest |q'| a row
-  float* logits = nullptr;       ///< [tile rows][kLogitStride]
+  float* logits = nullptr;           ///< [tile rows][kLogitStride]
   SoftmaxState chunk = {};
   SoftmaxState total = {};
-  float* max_logit = nullptr;    ///< statistics: in units of q' k (plain) or nats (general)
-  float* max_raw = nullptr;      ///< statistics, general formula: in nats
+  float* max_logit = nullptr;  ///< statistics: in units of q' k (plain) or nats (general)
+  float* max_raw = nullptr;    ///< statistics, general formula: in nats
   std::int64_t* max_key = nullptr;
 };
 

@@ -36,6 +36,8 @@ struct RowResult {
     }
     double factor = seen ? 1.0 / sum : 0.0;
     double lse = seen ? max + std::log(sum) : max;
+    // Visible logits that are all -inf make 0 / 0; -inf here would say that nothing was visible.
+    if (seen && max == -std::numeric_limits<double>::infinity()) lse = std::numeric_limits<double>::quiet_NaN();
     if (problem.sinks) add_sink(static_cast<double>(*problem.sinks.at<T>(batch, head)), factor, lse);
     if (problem.lse) *problem.lse.at<T>(batch, head, row) = static_cast<T>(lse);
     if (problem.wants_stats()) write_stats<T>(factor);

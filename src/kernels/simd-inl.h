@@ -51,7 +51,15 @@ HWY_INLINE VF max_or_nan(VF constant, VF x) {
 }
 
 HWY_INLINE float max_of(VF v) { return hn::GetLane(hn::MaxOfLanes(kF32, v)); }
-HWY_INLINE float sum_of(VF v) { return hn::GetLane(hn::SumOfLanes(kF32, v)); }
+/// Halves added to halves: Highway's own order changes from version to version.
+HWY_INLINE float sum_of(VF v) {
+  float lanes[kLanes];
+  hn::StoreU(v, kF32, lanes);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
 
 /// Lane i is bit i of bits.
 HWY_INLINE MF mask_from_bits(std::uint64_t bits) {

@@ -62,8 +62,7 @@ struct BlockSums {
 /// Logits to weights 2^exponent in place, and their sums. Two vectors of sum lanes, chosen by the key's absolute place:
 /// a lane's sum does not depend on where the run begins.
 template <bool kEntropy>
-BlockSums exponentiate(float* logits, const Run* runs, int num_runs, std::int64_t base,
-                                  const Exponent& exponent) {
+BlockSums exponentiate(float* logits, const Run* runs, int num_runs, std::int64_t base, const Exponent& exponent) {
   VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF entropy = hn::Zero(kF32);
   const auto step = [&](std::int64_t offset, VF& lanes) HWY_ATTR {

@@ -28,7 +28,7 @@ template <int kR, int kW>
 HWY_INLINE void values_tile(const RowBlock& block, std::int64_t first_row, const BlockView<kR>& view, const Run& keys,
                             const float* correction, std::int64_t place) {
   float* state = block.chunk.values + first_row * block.value_stride + place;
-  const float* values = block.head.values + column_of(block, place);
+  const float* values = block.head.value_row(keys.begin) + column_of(block, place);
   Accumulators<kR, kW> acc;
   HWY_UNROLL(8)
   for (int r = 0; r < kR; ++r) {
@@ -42,8 +42,8 @@ HWY_INLINE void values_tile(const RowBlock& block, std::int64_t first_row, const
       for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::Mul(acc.v[r][w], hn::Set(kF32, correction[r]));
     }
   }
-  multiply_add(block.logits + (keys.begin - view.base), kLogitStride, values + keys.begin * block.head.value_stride,
-               block.head.value_stride, keys.end - keys.begin, acc);
+  multiply_add(block.logits + (keys.begin - view.base), kLogitStride, values, block.head.value_stride,
+               keys.end - keys.begin, acc);
   store(acc, state, block.value_stride);
 }
 
@@ -51,10 +51,10 @@ HWY_INLINE void values_tile(const RowBlock& block, std::int64_t first_row, const
 /// meet an FMA at all. Skipping the term instead of adding 0 leaves the bits as they are (but for the sign of a zero,
 /// which the last step clears).
 template <int kR>
-void careful_values(const RowBlock& block, std::int64_t first_row, int r, const BlockView<kR>& view,
-                               float correction, std::int64_t place) {
+void careful_values(const RowBlock& block, std::int64_t first_row, int r, const BlockView<kR>& view, float correction,
+                    std::int64_t place) {
   float* state = block.chunk.values + (first_row + r) * block.value_stride + place;
-  const float* values = block.head.values + column_of(block, place);
+  const std::int64_t column = column_of(block, place);
   const float* weights = block.logits + r * kLogitStride;
   VF acc = hn::Mul(hn::Set(kF32, correction), hn::LoadU(kF32, state));
   for (int i = 0; i < view.num_runs; ++i) {
@@ -62,7 +62,7 @@ void careful_values(const RowBlock& block, std::int64_t first_row, int r, const 
       const std::uint64_t word = view.words[(key - view.base) / kWordKeys][r];
       if ((word >> (key % kWordKeys) & 1) == 0) continue;
       const VF weight = hn::Set(kF32, weights[key - view.base]);
-      acc = hn::MulAdd(weight, hn::LoadU(kF32, values + key * block.head.value_stride), acc);
+      acc = hn::MulAdd(weight, hn::LoadU(kF32, block.head.value_row(key) + column), acc);
     }
   }
   hn::StoreU(acc, kF32, state);

@@ -81,7 +81,8 @@ KeyRange rows_range(const ForwardProblem& problem, std::int64_t batch, std::int6
   while (first <= last && range_at(problem, batch, add_saturated(offset, first)).empty()) ++first;
   while (last >= first && range_at(problem, batch, add_saturated(offset, last)).empty()) --last;
   if (first > last) return {0, 0};
-  return {range_at(problem, batch, add_saturated(offset, first)).begin, range_at(problem, batch, add_saturated(offset, last)).end};
+  return {range_at(problem, batch, add_saturated(offset, first)).begin,
+          range_at(problem, batch, add_saturated(offset, last)).end};
 }
 
 std::uint64_t visible_word(const RowKeys& row, std::int64_t base) {

@@ -21,9 +21,9 @@ struct KeyRange {
 
 /// What one query row may see.
 struct RowKeys {
-  std::int64_t position = 0;            ///< of the row among the keys: query_offset + i
-  KeyRange range = {};                  ///< by causal, window and kv_lens
-  const std::uint8_t* mask = nullptr;   ///< of key 0 for this row, null without a mask
+  std::int64_t position = 0;           ///< of the row among the keys: query_offset + i
+  KeyRange range = {};                 ///< by causal, window and kv_lens
+  const std::uint8_t* mask = nullptr;  ///< of key 0 for this row, null without a mask
   std::int64_t mask_stride = 0;
 };
 

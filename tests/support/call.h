@@ -91,8 +91,12 @@ struct Call {
     if (options.scale) text += " scale=" + std::to_string(*options.scale);
     if (options.softcap > 0) text += " softcap=" + std::to_string(options.softcap);
     if (options.query_offset.one() != nullptr) text += " offset=" + std::to_string(*options.query_offset.one());
-    for (const auto& [operand, name] : {std::pair{&mask, " mask"}, {&bias, " bias"}, {&sinks, " sinks"},
-                                        {&slopes, " alibi"}, {&kv_lens, " kv_lens"}, {&offsets, " offsets"}}) {
+    for (const auto& [operand, name] : {std::pair{&mask, " mask"},
+                                        {&bias, " bias"},
+                                        {&sinks, " sinks"},
+                                        {&slopes, " alibi"},
+                                        {&kv_lens, " kv_lens"},
+                                        {&offsets, " offsets"}}) {
       if (*operand) text += name + to_string((*operand)->view().shape());
     }
     return text;
@@ -123,8 +127,13 @@ struct Results {
   AttentionOutputs outputs(const Call& call) {
     AttentionOutputs all;
     all.lse = lse;
-    all.stats = Stats{.max_raw = max_raw, .max_logit = max_logit, .max_key = max_key, .max_weight = max_weight,
-                      .entropy = entropy, .key_weight = key_weight, .keys = call.stats_keys};
+    all.stats = Stats{.max_raw = max_raw,
+                      .max_logit = max_logit,
+                      .max_key = max_key,
+                      .max_weight = max_weight,
+                      .entropy = entropy,
+                      .key_weight = key_weight,
+                      .keys = call.stats_keys};
     if (has_matrices) {
       all.weights = Weights{.out = *weights};
       all.logits = Logits{.out = *logits, .stage = logits_stage};
@@ -144,8 +153,8 @@ struct Results {
 
 /// out alone, on the current target.
 inline std::unique_ptr<Guarded> run(const Call& call, Layout layout = Layout::kDense) {
-  auto out = std::make_unique<Guarded>(Extents{call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype,
-                                       layout);
+  auto out =
+      std::make_unique<Guarded>(Extents{call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype, layout);
   attention(*call.q, *call.k, *call.v, *out, call.full_options());
   return out;
 }

@@ -15,7 +15,11 @@ namespace qkv::support {
 class Part {
  public:
   explicit Part(const Call& call)
-      : call_(call), batches_{0, call.batch}, kv_heads_{0, call.num_kv_heads}, rows_{0, call.q_len}, keys_{0, call.kv_len} {}
+      : call_(call),
+        batches_{0, call.batch},
+        kv_heads_{0, call.num_kv_heads},
+        rows_{0, call.q_len},
+        keys_{0, call.kv_len} {}
 
   Part& batches(std::int64_t begin, std::int64_t end) { return set(batches_, begin, end); }
   Part& kv_heads(std::int64_t begin, std::int64_t end) { return set(kv_heads_, begin, end); }
@@ -25,8 +29,8 @@ class Part {
 
   /// Runs attention on the part and returns [batches, heads, rows, value_dim].
   std::unique_ptr<Guarded> run() {
-    auto out = std::make_unique<Guarded>(
-        Extents{batches_.size(), heads().size(), rows_.size(), call_.value_dim}, call_.dtype);
+    auto out =
+        std::make_unique<Guarded>(Extents{batches_.size(), heads().size(), rows_.size(), call_.value_dim}, call_.dtype);
     attention(query(*call_.q), key(*call_.k), key(*call_.v), *out, options());
     return out;
   }

@@ -12,8 +12,8 @@ namespace qkv::support {
 
 /// Draws lengths and dims around the edges of tiles, vectors, words and blocks as well as anywhere.
 inline std::int64_t draw_length(Random& random, std::int64_t most) {
-  static constexpr std::int64_t kEdges[] = {0, 1, 2, 3, 5, 6, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128,
-                                            129, 511, 512, 513};
+  static constexpr std::int64_t kEdges[] = {0,  1,  2,  3,  5,  6,  7,   8,   9,   15,  16,  17,
+                                            31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513};
   for (;;) {
     const std::int64_t length =
         random.chance(0.6) ? kEdges[random.integer(0, std::ssize(kEdges) - 1)] : random.integer(1, most);
@@ -80,7 +80,8 @@ inline void draw_terms(Random& random, Call& call) {
 
 /// A call with anything the contract allows, of at most `most` rows and keys.
 inline Call draw_call(Random& random, Dtype dtype, std::int64_t most) {
-  static constexpr std::int64_t kDims[] = {1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 64, 65, 80, 96, 128};
+  static constexpr std::int64_t kDims[] = {1,  2,  3,  4,  7,  8,  9,  15, 16, 17,  24,
+                                           31, 32, 33, 40, 48, 64, 65, 80, 96, 112, 128};
   Call call;
   call.dtype = dtype;
   call.batch = random.integer(1, 3);

@@ -22,11 +22,15 @@ cmd_build() {
 
 # build_preset PRESET [cmake option...]
 build_preset() {
+  configure_preset "$@" || return
+  say "Building preset $1"
+  cmake --build --preset "$1" -j "$JOBS"
+}
+
+configure_preset() {
   local preset="$1"
   shift
-  say "Building preset $preset"
   cmake --preset "$preset" --log-level=WARNING -DPython_EXECUTABLE="$VENV_PYTHON" "$@" >/dev/null
-  cmake --build --preset "$preset" -j "$JOBS"
 }
 
 # .venv/bin/python -c "import qkv" and .venv/bin/qkv are this build.

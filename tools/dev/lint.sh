@@ -48,13 +48,14 @@ fix_format() {
 
 # The package as it is installed, so that the generated stub of the extension is checked too.
 check_types() {
-  build_preset release >/dev/null || return
+  configure_preset release || return
+  cmake --build --preset release -j "$JOBS" --target qkv_core_stub qkv_python_stage >/dev/null || return
   MYPYPATH="$ROOT/build/release/python" "$VENV/bin/mypy" -p qkv && "$VENV/bin/mypy" tools/*.py
 }
 
 check_tidy() {
   need_packages clang-tidy clang
-  build_preset dev >/dev/null || return
+  configure_preset dev || return
   local sources
   mapfile -t sources < <("$VENV_PYTHON" tools/list_files.py .cc | grep -E '^(src|apps)/')
   printf '%s\n' "${sources[@]}" | xargs -P "$JOBS" -n 1 clang-tidy --quiet -p build/dev
