@@ -43,11 +43,11 @@ std::int64_t num_heads(const ForwardProblem& problem) { return problem.batch * p
 std::int64_t rows_of_head(const ForwardProblem& problem) { return problem.group_size() * problem.q_len; }
 
 int useful_threads(const ForwardProblem& problem) {
+  // Asked for in every call: a bad QKV_NUM_THREADS is refused by the smallest.
+  const int threads = std::min(num_threads(), kMostThreads);
   const double products = static_cast<double>(problem.batch * problem.num_heads) * static_cast<double>(problem.q_len) *
                           static_cast<double>(problem.kv_len);
-  return products * static_cast<double>(problem.head_dim + problem.value_dim) < kSerialWork
-             ? 1
-             : std::min(num_threads(), kMostThreads);
+  return products * static_cast<double>(problem.head_dim + problem.value_dim) < kSerialWork ? 1 : threads;
 }
 
 /// Keys that a head's rows can ask for: packing leaves the others alone.
@@ -136,10 +136,10 @@ const ForwardKernelF32& kernel_named(std::string_view target) {
 
 void forward(const ForwardProblem& problem, std::string_view target) {
   if (problem.batch == 0 || problem.q_len == 0) return;
+  const int threads = useful_threads(problem);
   if (problem.dtype == Dtype::kFloat64) return forward_plain<double>(problem);
   if (!kernels::Formula::representable(problem)) return forward_plain<float>(problem);
   const ForwardKernelF32& kernel = kernel_named(target);
-  const int threads = useful_threads(problem);
   if (threads == 1 || num_heads(problem) >= 4 * threads) {
     forward_by_heads(problem, kernel, threads);
   } else {

@@ -20,7 +20,7 @@ set(configure
     "-DQKV_KIND=${KIND}")
 
 if(KIND STREQUAL "SharedAddSubdirectory")
-  list(APPEND configure "-DQKV_SOURCE=${SOURCE}" -DBUILD_SHARED_LIBS=ON)
+  list(APPEND configure "-DQKV_SOURCE=${SOURCE}" -DBUILD_SHARED_LIBS=ON -DQKV_LIMIT_TARGETS=ON)
 else()
   set(prefix "${WORK}/prefix")
   run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${prefix}" --component devel)

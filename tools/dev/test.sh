@@ -36,7 +36,7 @@ cmd_test() {
 
 run_fast() { run_both fast "not slow and not long"; }
 run_slow() { run_both slow "slow and not long"; }
-run_long() { run_both long "long"; }
+run_long() { run_debian13; }
 run_asan() { run_sanitized asan; }
 run_tsan() { run_sanitized tsan; }
 
