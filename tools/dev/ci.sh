@@ -1,4 +1,4 @@
-# ./dev ci: every stage with its time, and a test runner's own summary as the last line.
+# ./dev ci: lint, build and the fast tests, each with its time, and a test runner's own summary as the last line.
 # shellcheck shell=bash
 
 cmd_ci() {
@@ -15,9 +15,6 @@ cmd_ci() {
   stage build ./dev build --preset ci
   stage lint ./dev lint
   stage fast ./dev test
-  stage asan ./dev test --asan
-  stage tsan ./dev test --tsan
-  stage slow ./dev test --slow
 }
 
 has_torch_of_pip() { [[ -f "$VENV/.qkv-torch-pip" ]]; }
