@@ -14,8 +14,8 @@ namespace HWY_NAMESPACE {
 /// 2^x for x <= 64 or so, relative error below 1.8e-7 (1.7e-7 where multiply-add is fused): what a softmax meets after
 /// its maximum is subtracted.
 /// Exactly 1 at 0 (a rescale by an unchanged maximum changes no bit), exactly 0 below -126.5, a rounded denormal between
-/// there and -126, NaN for NaN. The scaling by 2^n is a multiplication: adding n to the exponent's bits saves nothing
-/// that matters and turns some NaNs into numbers.
+/// there and -126, NaN for NaN. The scaling by 2^n is a multiplication: adding n to the exponent's bits would
+/// turn some NaNs into numbers.
 /// Polynomial: minimax of degree 5 on [-1/2, 1/2] with the constant held at 1.
 HWY_INLINE VF exp2_nonpositive(VF x) {
   // Adding 1.5 * 2^23 rounds to an integer, kept in the low mantissa bits; 127 more makes it a biased exponent.
