@@ -75,7 +75,7 @@ function(qkv_add_test)
   else()
     target_link_libraries(${arg_NAME}_test PRIVATE qkv_internal)
   endif()
-  target_link_libraries(${arg_NAME}_test PRIVATE GTest::gtest GTest::gtest_main fmt::fmt-header-only ${arg_LIBRARIES})
+  target_link_libraries(${arg_NAME}_test PRIVATE GTest::gtest GTest::gtest_main qkv_fmt ${arg_LIBRARIES})
   gtest_discover_tests(
     ${arg_NAME}_test
     NO_PRETTY_VALUES

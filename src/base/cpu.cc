@@ -15,15 +15,10 @@
 #include <cpuid.h>
 #endif
 
+#include "base/text.h"
+
 namespace qkv {
 namespace {
-
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks(" \t\r\n\0", 5);
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return std::string(text.substr(first, text.find_last_not_of(kBlanks) - first + 1));
-}
 
 #if defined(__x86_64__) || defined(__i386__)
 std::string name_from_cpu() {
@@ -36,7 +31,7 @@ std::string name_from_cpu() {
   }
   std::array<char, sizeof(registers) + 1> text = {};
   std::memcpy(text.data(), registers.data(), sizeof(registers));
-  return trimmed(text.data());
+  return std::string(trimmed(text.data()));
 }
 #else
 std::string name_from_cpu() { return {}; }
@@ -47,8 +42,8 @@ std::string name_from_kernel() {
   for (std::string line; std::getline(file, line);) {
     const std::size_t colon = line.find(':');
     if (colon == std::string::npos) continue;
-    const std::string key = trimmed(std::string_view(line).substr(0, colon));
-    if (key == "model name" || key == "Hardware") return trimmed(std::string_view(line).substr(colon + 1));
+    const std::string_view key = trimmed(std::string_view(line).substr(0, colon));
+    if (key == "model name" || key == "Hardware") return std::string(trimmed(std::string_view(line).substr(colon + 1)));
   }
   return {};
 }

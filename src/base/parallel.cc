@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <exception>
@@ -25,9 +24,6 @@ std::mutex g_executor_mutex;
 std::shared_ptr<const Executor> g_executor;
 std::atomic<bool> g_has_executor = false;  // spares callers the mutex where there is none
 
-/// The pool has fewer threads anyway; an executor gets no more calls than this.
-constexpr std::size_t kMostPieces = 1024;
-
 thread_local bool t_inside_task = false;
 
 /// Marks this thread as being inside a task, so that a parallel_for in it runs inline.
@@ -41,12 +37,6 @@ class InsideTask {
  private:
   const bool before_;
 };
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.remove_suffix(1);
-  return text;
-}
 
 /// A positive number from the environment; 0 where the variable is not set or empty.
 int threads_from(const char* variable, bool list) {
@@ -74,31 +64,45 @@ class Loop {
  public:
   Loop(std::size_t count, const std::function<void(std::size_t)>& task) : count_(count), task_(task) {}
 
+  /// Begins no task any more and waits for those under way. @return whether all had begun.
+  bool close() noexcept {
+    const bool all_begun = next_.exchange(count_) >= count_;
+    for (std::size_t busy = draining_.load(); busy != 0; busy = draining_.load()) draining_.wait(busy);
+    return all_begun;
+  }
+
   /// Takes tasks until none is left, here or on any number of threads at once.
   void drain() noexcept {
     const InsideTask inside;
+    draining_.fetch_add(1);  // before next_ is read: close() either sees it or leaves nothing to take
+    take_tasks();
+    draining_.fetch_sub(1);
+    draining_.notify_all();
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  void take_tasks() noexcept {
     for (;;) {
-      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+      const std::size_t index = next_.fetch_add(1);
       if (index >= count_) return;
       try {
         task_(index);
       } catch (...) {
         const std::lock_guard lock(mutex_);
         if (!error_) error_ = std::current_exception();
-        next_.store(count_, std::memory_order_relaxed);
+        next_.store(count_);
       }
     }
   }
 
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-  bool all_begun() const noexcept { return next_.load(std::memory_order_relaxed) >= count_; }
-
- private:
   const std::size_t count_;
   const std::function<void(std::size_t)>& task_;
   std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::size_t> draining_ = 0;
   std::mutex mutex_;
   std::exception_ptr error_;
 };
@@ -109,10 +113,20 @@ std::shared_ptr<const Executor> current_executor() {
   return g_executor;
 }
 
-void run_on(const Executor& executor, std::size_t pieces, Loop& loop) {
-  executor(pieces, [&loop](std::size_t) { loop.drain(); });
-  loop.rethrow();
-  if (!loop.all_begun()) raise<ValueError>("qkv::set_executor: the executor returned before it had run its tasks");
+/// An executor that returns too early, or throws, may still call later: the loop outlives the call, and the caller's task
+/// is not touched once the loop is closed.
+void run_on(const Executor& executor, std::size_t count, std::size_t pieces,
+            const std::function<void(std::size_t)>& task) {
+  const auto loop = std::make_shared<Loop>(count, task);
+  try {
+    executor(pieces, [loop](std::size_t) { loop->drain(); });
+  } catch (...) {
+    loop->close();
+    throw;
+  }
+  const bool all_begun = loop->close();
+  loop->rethrow();
+  if (!all_begun) raise<ValueError>("qkv::set_executor: the executor returned before it had run its tasks");
 }
 
 }  // namespace
@@ -137,14 +151,14 @@ void set_executor(Executor executor) {
 }
 
 void parallel_for(std::size_t count, const std::function<void(std::size_t)>& task) {
-  const std::size_t pieces =
-      count <= 1 || t_inside_task ? 1 : std::min({count, static_cast<std::size_t>(num_threads()), kMostPieces});
-  if (pieces == 1) {
+  const auto threads = t_inside_task ? 1 : static_cast<std::size_t>(std::min(num_threads(), kMostThreads));
+  const std::size_t pieces = std::min(count, threads);
+  if (pieces <= 1) {
     for (std::size_t index = 0; index < count; ++index) task(index);
     return;
   }
+  if (const auto executor = current_executor()) return run_on(*executor, count, pieces, task);
   Loop loop(count, task);
-  if (const auto executor = current_executor()) return run_on(*executor, pieces, loop);
   ThreadPool::instance().run(pieces - 1, [&loop] { loop.drain(); });
   loop.rethrow();
 }

@@ -1,22 +1,17 @@
 #include "base/scratch.h"
 
-#include <memory>
-#include <new>
 #include <vector>
+
+#include "base/aligned.h"
 
 namespace qkv {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kFirstSlab = std::size_t{256} << 10;
 
 struct Slab {
-  struct Free {
-    void operator()(std::byte* memory) const noexcept { ::operator delete(memory, std::align_val_t{kAlignment}); }
-  };
-  explicit Slab(std::size_t bytes)
-      : memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment}))), size(bytes) {}
-  std::unique_ptr<std::byte, Free> memory;
+  explicit Slab(std::size_t bytes) : memory(allocate_aligned(bytes)), size(bytes) {}
+  AlignedBytes memory;
   std::size_t size = 0;
 };
 

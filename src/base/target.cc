@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <string>
 
 #include "base/raise.h"
 
@@ -17,7 +18,9 @@ const std::string_view* find_target(std::string_view source, std::string_view na
   if (name.empty()) return available.data();
   const auto found = std::find(available.begin(), available.end(), name);
   if (found == available.end()) {
-    raise<ValueError>("{}: expected one of {}, got '{}'", source, fmt::join(available, ", "), name);
+    std::string names;
+    for (const std::string_view one : available) names += (names.empty() ? "" : ", ") + std::string(one);
+    raise<ValueError>("{}: expected one of {}, got '{}'", source, names, name);
   }
   return &*found;
 }

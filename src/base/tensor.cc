@@ -1,15 +1,13 @@
 #include "qkv/tensor.h"
 
 #include <cstring>
-#include <new>
 
+#include "base/aligned.h"
 #include "base/checked.h"
 #include "base/raise.h"
 
 namespace qkv {
 namespace {
-
-constexpr std::size_t kAlignment = 64;
 
 /// Number of elements of a shape; an extent of 0 makes it 0 however large the others are.
 std::int64_t product(const Extents& shape) {
@@ -132,14 +130,14 @@ TensorView TensorView::slice(int axis, std::int64_t begin, std::int64_t end) con
   return {const_cast<void*>(part.data()), part};
 }
 
-void Tensor::Free::operator()(void* memory) const noexcept { ::operator delete(memory, std::align_val_t(kAlignment)); }
+void Tensor::Free::operator()(void* memory) const noexcept { AlignedFree{}(memory); }
 
 Tensor::Tensor(const Extents& shape, Dtype dtype) {
   check_shape(shape);
   const auto bytes = checked_mul(product(shape), static_cast<std::int64_t>(size_of(dtype)));
   if (!bytes) raise<ShapeError>("a tensor {} of {} has more bytes than 63 bits can count", shape, dtype);
   const auto size = static_cast<std::size_t>(*bytes);
-  memory_.reset(::operator new(size, std::align_val_t(kAlignment)));
+  memory_.reset(allocate_aligned(size).release());
   std::memset(memory_.get(), 0, size);
   view_ = TensorView(memory_.get(), dtype, shape, dense_strides(shape));
 }

@@ -11,7 +11,7 @@
 namespace qkv {
 namespace {
 
-constexpr std::size_t kMostThreads = 1023;
+constexpr std::size_t kMostHelpers = kMostThreads - 1;
 
 std::mutex g_create;
 std::atomic<ThreadPool*> g_pool = nullptr;
@@ -62,7 +62,7 @@ ThreadPool& ThreadPool::instance() {
 }
 
 void ThreadPool::add_threads(std::size_t wanted) {
-  for (wanted = std::min(wanted, kMostThreads); num_threads_ < wanted; ++num_threads_) {
+  for (wanted = std::min(wanted, kMostHelpers); num_threads_ < wanted; ++num_threads_) {
     try {
       start_thread([this] { serve(); });
     } catch (const std::system_error&) {
