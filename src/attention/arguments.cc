@@ -50,8 +50,10 @@ View lifted(const View& view, int rank) {
 
 void Arguments::check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const {
   if (view.rank() < axes.least || view.rank() > axes.most) {
-    refuse<ShapeError>(name, "expected {} to {} axes {}, got {} in {}", axes.least, axes.most, axes.names, view.rank(),
-                       view.shape());
+    const std::string count =
+        axes.least == axes.most ? format_text("{}", axes.most) : format_text("{} to {}", axes.least, axes.most);
+    refuse<ShapeError>(name, "expected {} {} {}, got {} in {}", count, axes.most == 1 ? "axis" : "axes", axes.names,
+                       view.rank(), view.shape());
   }
   if (is_empty(view.shape())) return;
   if (!fits(view)) {
@@ -89,6 +91,17 @@ TensorView Arguments::written(std::string_view name, const TensorView& view, con
   for (const Seen& other : written_) check_apart(seen, other);
   written_.push_back(seen);
   return lifted(view, axes.most);
+}
+
+ConstTensorView Arguments::read_per_head(std::string_view name, const ConstTensorView& view, Dtype dtype,
+                                         std::int64_t batch, std::int64_t num_heads) {
+  const ConstTensorView lifted = read(name, view, {"[num_heads] or [batch, num_heads]", 1, 2});
+  expect_dtype(name, view, dtype);
+  if (lifted.extent(1) != num_heads || (view.rank() == 2 && lifted.extent(0) != batch)) {
+    refuse<ShapeError>(name, "expected [num_heads] = [{}] or [batch, num_heads] = [{}, {}], got {}", num_heads, batch,
+                       num_heads, view.shape());
+  }
+  return lifted;
 }
 
 void Arguments::expect_dtype(std::string_view name, const ConstTensorView& view, Dtype expected) const {

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/raise.h"
@@ -28,8 +27,8 @@ class Arguments {
 
   /// Throws "function: argument: text".
   template <class Exception, class... Args>
-  [[noreturn]] void refuse(std::string_view argument, fmt::format_string<Args...> text, Args&&... args) const {
-    throw Exception(fmt::format("{}: {}: {}", function_, argument, fmt::format(text, std::forward<Args>(args)...)));
+  [[noreturn]] void refuse(std::string_view argument, text_detail::Format<Args...> text, const Args&... args) const {
+    raise<Exception>("{}: {}: {}", function_, argument, format_text<Args...>(text, args...));
   }
 
   /// Both return the view with axes.most axes; the new leading ones have extent 1 and stride 0.
@@ -42,6 +41,10 @@ class Arguments {
   /// `lifted` is what read() or written() returned for `view`.
   void expect_shape(std::string_view name, const ConstTensorView& view, const ConstTensorView& lifted,
                     const Extents& expected, std::string_view axes) const;
+
+  /// A number a head: sinks or alibi_slopes, [num_heads] or [batch, num_heads]. @return the view with two axes.
+  ConstTensorView read_per_head(std::string_view name, const ConstTensorView& view, Dtype dtype, std::int64_t batch,
+                                std::int64_t num_heads);
 
  private:
   struct Seen {

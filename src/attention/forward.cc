@@ -11,6 +11,7 @@
 #include "kernels/forward_plain.h"
 #include "kernels/packed_head.h"
 #include "kernels/row_block.h"
+#include "kernels/tile_shape.h"
 #include "qkv/runtime.h"
 
 namespace qkv::attention_detail {
@@ -24,7 +25,6 @@ using kernels::PackedHeadBuffer;
 
 /// Below this many multiply-adds, waking a thread costs more than it saves.
 constexpr double kSerialWork = 2e5;
-constexpr int kMostThreads = 1024;
 constexpr std::int64_t kPlainRows = 16;
 constexpr std::int64_t kPackWords = 8;
 
@@ -115,7 +115,8 @@ void forward_by_rows(const ForwardProblem& problem, const ForwardKernelF32& kern
     });
     // Four pieces a thread even out a causal triangle; a piece of fewer rows than two tiles would read K for nothing.
     const std::int64_t even = (count * rows + 4 * threads - 1) / (4 * threads);
-    const std::int64_t step = std::min(kernels::rows_per_block(problem), std::max<std::int64_t>(12, even));
+    const std::int64_t step =
+        std::min(kernels::rows_per_block(problem), std::max<std::int64_t>(2 * kernels::kTileRows, even));
     const std::int64_t blocks = (rows + step - 1) / step;
     parallel_for(static_cast<std::size_t>(count * blocks), [&](std::size_t item) {
       const auto slot = static_cast<std::int64_t>(item) / blocks;
@@ -135,8 +136,8 @@ const ForwardKernelF32& kernel_named(std::string_view target) {
 }  // namespace
 
 void forward(const ForwardProblem& problem, std::string_view target) {
-  if (problem.batch == 0 || problem.q_len == 0) return;
   const int threads = useful_threads(problem);
+  if (problem.batch == 0 || problem.q_len == 0) return;
   if (problem.dtype == Dtype::kFloat64) return forward_plain<double>(problem);
   if (!kernels::Formula::representable(problem)) return forward_plain<float>(problem);
   const ForwardKernelF32& kernel = kernel_named(target);

@@ -29,7 +29,7 @@ struct Merge {
 };
 
 Part check_part(Arguments& arguments, const PartialAttention& part, const PartialAttention& first, std::size_t index) {
-  const std::string name = fmt::format("parts[{}]", index);
+  const std::string name = format_text("parts[{}]", index);
   const Part lifted{arguments.read(name + ".out", part.out, kOutAxes),
                     arguments.read(name + ".lse", part.lse, kLseAxes)};
   arguments.expect_real(name + ".out", part.out);
@@ -44,16 +44,6 @@ Part check_part(Arguments& arguments, const PartialAttention& part, const Partia
   arguments.expect_dtype(name + ".lse", part.lse, part.out.dtype());
   const Extents& shape = lifted.out.shape();
   arguments.expect_shape(name + ".lse", part.lse, lifted.lse, {shape[0], shape[1], shape[2]}, kLseAxes.names);
-  return lifted;
-}
-
-ConstTensorView check_sinks(Arguments& arguments, const ConstTensorView& sinks, const ConstTensorView& out) {
-  const ConstTensorView lifted = arguments.read("sinks", sinks, {"[num_heads] or [batch, num_heads]", 1, 2});
-  arguments.expect_dtype("sinks", sinks, out.dtype());
-  if (lifted.extent(1) != out.extent(1) || (sinks.rank() == 2 && lifted.extent(0) != out.extent(0))) {
-    arguments.refuse<ShapeError>("sinks", "expected [num_heads] = [{}] or [batch, num_heads] = [{}, {}], got {}",
-                                 out.extent(1), out.extent(0), out.extent(1), sinks.shape());
-  }
   return lifted;
 }
 
@@ -74,7 +64,7 @@ Merge check(std::span<const PartialAttention> parts, const TensorView& out, cons
     arguments.expect_dtype("lse", *lse, model.dtype());
     arguments.expect_shape("lse", *lse, *merge.lse, merge.parts[0].lse.shape(), kLseAxes.names);
   }
-  if (sinks) merge.sinks = check_sinks(arguments, *sinks, model);
+  if (sinks) merge.sinks = arguments.read_per_head("sinks", *sinks, model.dtype(), model.extent(0), model.extent(1));
   return merge;
 }
 

@@ -24,6 +24,12 @@ Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView
   return {name, given, arguments.read(name, given, axes)};
 }
 
+template <class Strided, class View>
+Strided strided(const View& view) {
+  const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
+  return {view.data(), stride(0), stride(1), stride(2), stride(3)};
+}
+
 /// `tensor` and `model` agree in an axis.
 void expect_same(const Arguments& arguments, const Tensor4& tensor, const Tensor4& model, int axis,
                  std::string_view axis_name) {
@@ -94,15 +100,9 @@ void check_sizes(const Arguments& arguments, const Tensor4& q, const Tensor4& k,
 
 }  // namespace
 
-kernels::Operand operand_of(const ConstTensorView& view) {
-  const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
-  return {view.data(), stride(0), stride(1), stride(2), stride(3)};
-}
+kernels::Operand operand_of(const ConstTensorView& view) { return strided<kernels::Operand>(view); }
 
-kernels::Result result_of(const TensorView& view) {
-  const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
-  return {view.data(), stride(0), stride(1), stride(2), stride(3)};
-}
+kernels::Result result_of(const TensorView& view) { return strided<kernels::Result>(view); }
 
 kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                                  const TensorView& out, const AttentionOptions& options,

@@ -42,17 +42,9 @@ void resolve_mask(const ConstTensorView& mask, Arguments& arguments, ForwardProb
   problem.mask = read_broadcast("mask", mask, arguments, problem);
 }
 
-/// sinks or alibi_slopes: [num_heads] or [batch, num_heads].
 Operand read_per_head(std::string_view name, const ConstTensorView& given, Arguments& arguments,
                       const ForwardProblem& problem) {
-  const ConstTensorView view = arguments.read(name, given, {"[num_heads] or [batch, num_heads]", 1, 2});
-  arguments.expect_dtype(name, given, problem.dtype);
-  const bool fits = view.extent(1) == problem.num_heads && (given.rank() == 1 || view.extent(0) == problem.batch);
-  if (!fits) {
-    arguments.refuse<ShapeError>(name, "expected [num_heads] = [{}] or [batch, num_heads] = [{}, {}], got {}",
-                                 problem.num_heads, problem.batch, problem.num_heads, given.shape());
-  }
-  return operand_of(view);
+  return operand_of(arguments.read_per_head(name, given, problem.dtype, problem.batch, problem.num_heads));
 }
 
 /// kv_lens or query_offset: whole numbers [batch].

@@ -33,7 +33,7 @@ Call read_call(const qkv_tensor* q, const qkv_tensor* k, const qkv_tensor* v, co
 
 /// One of list's tensors, called "outs[3]" in an error.
 ConstTensorView element(const qkv_tensor* const* list, const char* name, std::size_t index) {
-  return operand(list[index], fmt::format("{}[{}]", name, index).c_str());
+  return operand(list[index], format_text("{}[{}]", name, index).c_str());
 }
 
 }  // namespace

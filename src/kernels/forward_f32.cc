@@ -47,14 +47,17 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
   float factors[kR];
   for (int r = 0; r < kR; ++r) {
     const std::int64_t row = first_row + r;
-    Row& failed = block.rows[row];
-    failed.careful = left_f32(block, row);
-    if (!failed.careful) {
-      factors[r] = finish_row(block, row);
+    Row& current = block.rows[row];
+    current.careful = softmax_left_f32(block, row);
+    if (current.careful) {
+      factors[r] = 0;
+      plain_rows<float>(block.problem, block.batch, current.head, current.index, current.index + 1);
       continue;
     }
-    factors[r] = 0;
-    plain_rows<float>(block.problem, block.batch, failed.head, failed.index, failed.index + 1);
+    factors[r] = finish_row(block, row);
+    if (values_left_f32(block, row)) {
+      plain_repair_out<float>(block.problem, block.batch, current.head, current.index);
+    }
   }
   if (wants_matrices(block, first_row, kR)) write_matrices<kR>(block, first_row, factors);
 }

@@ -15,6 +15,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+/// a - b for maxima a <= b, bounded: where it would leave double, the rescale that meets it is 0 and must not make NaN.
+double shift_of(double a, double b) { return std::max(a - b, -1e4); }
+
 /// A row's running softmax, in nats.
 struct State {
   double max = -kInfinity;
@@ -63,7 +66,21 @@ class PlainRow {
     return (word >> (key % kWordKeys) & 1) != 0 && !(problem_.bias && bias(key) == -kInfinity);
   }
 
-  void run() {
+  void run() { write(softmax()); }
+
+  /// Writes those columns of out that are not finite, nothing else.
+  void repair_out() {
+    const State state = softmax();
+    const double factor = result_of(state).factor;
+    T* out = problem_.out.at<T>(batch_, head_, row_);
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
+      T& value = out[c * problem_.out.col];
+      if (!std::isfinite(value)) value = out_value(state, c, factor);
+    }
+  }
+
+ private:
+  State softmax() {
     State total = empty_state();
     const KeyRange range = keys_.range;
     for (std::int64_t chunk = align_down(range.begin, kKeyChunk); chunk < range.end; chunk += kKeyChunk) {
@@ -74,10 +91,9 @@ class PlainRow {
       }
       merge(state, total);
     }
-    write(total);
+    return total;
   }
 
- private:
   double bias(std::int64_t key) const { return static_cast<double>(*problem_.bias.at<T>(batch_, head_, row_, key)); }
 
   State empty_state() const {
@@ -114,7 +130,7 @@ class PlainRow {
     any_seen_ = true;
     const double new_max = state.max > block_max ? state.max : block_max;
     const double correction = state.max == new_max ? 1.0 : std::exp(state.max - new_max);
-    if (state.sum > 0) state.entropy = correction * (state.entropy + (state.max - new_max) * state.sum);
+    if (state.sum > 0) state.entropy = correction * (state.entropy + shift_of(state.max, new_max) * state.sum);
     state.sum *= correction;
     state.chosen *= correction;
     for (double& value : state.values) value *= correction;
@@ -145,8 +161,8 @@ class PlainRow {
     const double new_max = total.max > chunk.max ? total.max : chunk.max;
     const double keep = total.max == new_max ? 1.0 : std::exp(total.max - new_max);
     const double take = chunk.max == new_max ? 1.0 : std::exp(chunk.max - new_max);
-    const double total_shift = total.sum > 0 ? (total.max - new_max) * total.sum : 0.0;
-    const double chunk_shift = chunk.sum > 0 ? (chunk.max - new_max) * chunk.sum : 0.0;
+    const double total_shift = total.sum > 0 ? shift_of(total.max, new_max) * total.sum : 0.0;
+    const double chunk_shift = chunk.sum > 0 ? shift_of(chunk.max, new_max) * chunk.sum : 0.0;
     total.entropy = keep * (total.entropy + total_shift) + take * (chunk.entropy + chunk_shift);
     total.sum = total.sum * keep + chunk.sum * take;
     total.chosen = total.chosen * keep + chunk.chosen * take;
@@ -167,7 +183,7 @@ class PlainRow {
     }
   }
 
-  void write(const State& state) const {
+  RowResult result_of(const State& state) const {
     RowResult result{problem_, batch_, head_, row_};
     result.seen = any_seen_;
     result.max = state.max;
@@ -178,16 +194,26 @@ class PlainRow {
     result.max_key = max_key_;
     result.entropy = state.entropy;
     result.chosen = state.chosen;
-    const double factor = result.finish<T>();
+    result.close<T>();
+    return result;
+  }
+
+  T out_value(const State& state, std::int64_t column, double factor) const {
+    // An empty row is 0 whatever the factor: a sink of +inf makes it NaN.
+    const double value = any_seen_ ? state.values[static_cast<std::size_t>(column)] * factor : 0.0;
+    return static_cast<T>(value + 0.0);
+  }
+
+  void write(const State& state) const {
+    const RowResult result = result_of(state);
+    result.write<T>();
     T* out = problem_.out.at<T>(batch_, head_, row_);
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
-      // An empty row is 0 whatever the factor: a sink of +inf makes it NaN.
-      const double value = any_seen_ ? state.values[static_cast<std::size_t>(c)] * factor : 0.0;
-      out[c * problem_.out.col] = static_cast<T>(value + 0.0);
+      out[c * problem_.out.col] = out_value(state, c, result.factor);
     }
     for (const SlotIndex::Slot& head_slot : problem_.weight_heads.of(head_)) {
       for (const SlotIndex::Slot& row_slot : problem_.weight_rows.of(row_)) {
-        write_weights(problem_.weights.at<T>(batch_, head_slot.place, row_slot.place), state.max, factor);
+        write_weights(problem_.weights.at<T>(batch_, head_slot.place, row_slot.place), state.max, result.factor);
       }
     }
   }
@@ -228,6 +254,11 @@ void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t 
 }
 
 template <class T>
+void plain_repair_out(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  PlainRow<T>(problem, batch, head, row).repair_out();
+}
+
+template <class T>
 void plain_repair_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
   const LogitsStage stage = problem.logits_stage;
   T* logits = problem.logits.at<T>(batch, head, row);
@@ -255,6 +286,7 @@ void plain_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_
 
 template void plain_rows<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 template void plain_rows<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
+template void plain_repair_out<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t);
 template void plain_repair_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t);
 template void plain_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 template void plain_logits<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);

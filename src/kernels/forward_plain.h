@@ -15,6 +15,10 @@ template <class T>
 void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
                 std::int64_t row_end);
 
+/// Forms those columns of a row's out again, in double, that are not finite.
+template <class T>
+void plain_repair_out(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row);
+
 /// Forms those of a row's problem.logits again, in double, that are not finite though no option hides their key.
 template <class T>
 void plain_repair_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/slot_index.h"
@@ -11,9 +12,13 @@
 
 namespace qkv::kernels {
 
-/// A [batch, head, row, column] operand of a checked call: broadcast axes have stride 0, strides count elements.
-struct Operand {
-  const void* data = nullptr;  ///< null = not given
+/// A [batch, head, row, column] array of a checked call: broadcast axes have stride 0, strides count elements.
+template <class Byte>
+struct Strided {
+  template <class T>
+  using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+
+  Byte* data = nullptr;  ///< null = not given, or not asked for
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;
@@ -21,25 +26,12 @@ struct Operand {
 
   explicit operator bool() const noexcept { return data != nullptr; }
   template <class T>
-  const T* at(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
-    return static_cast<const T*>(data) + b * batch + h * head + r * row + c * col;
+  Element<T>* at(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
+    return static_cast<Element<T>*>(data) + b * batch + h * head + r * row + c * col;
   }
 };
-
-/// The same for what a call writes.
-struct Result {
-  void* data = nullptr;  ///< null = not asked for
-  std::int64_t batch = 0;
-  std::int64_t head = 0;
-  std::int64_t row = 0;
-  std::int64_t col = 0;
-
-  explicit operator bool() const noexcept { return data != nullptr; }
-  template <class T>
-  T* at(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
-    return static_cast<T*>(data) + b * batch + h * head + r * row + c * col;
-  }
-};
+using Operand = Strided<const void>;  ///< what a call reads
+using Result = Strided<void>;         ///< what it writes
 
 /// One forward call after validation: plain numbers and pointers, every default resolved, nothing left to refuse.
 /// src/attention/validate.cc makes it, the kernels read it.

@@ -198,7 +198,7 @@ HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key
 }
 
 /// From raw products to logits in place, for one row and run: the general formula, masks, maxima, and the look at
-/// overflow that the tiles leave out. @return lanewise maximum of the visible logits.
+/// overflow that the tiles leave out. Raises view.max by the visible logits.
 template <int kR>
 void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run, bool check, BlockView<kR>& view) {
   Row& row = block.rows[first_row + r];

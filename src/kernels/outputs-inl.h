@@ -38,7 +38,7 @@ inline void write_values(const RowBlock& block, const Row& row, const float* val
   }
 }
 
-/// Writes out, lse and statistics of a row that left_f32 does not name. @return its weights' factor.
+/// Writes out, lse and statistics of a row that softmax_left_f32 does not name. @return its weights' factor.
 inline float finish_row(const RowBlock& block, std::int64_t r) {
   const ForwardProblem& problem = block.problem;
   const Row& row = block.rows[r];
@@ -59,21 +59,28 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
     result.entropy = static_cast<double>(state.entropy[r]) * std::numbers::ln2;
     result.chosen = static_cast<double>(state.chosen[r]);
   }
-  const auto factor = static_cast<float>(result.finish<float>());
+  result.close<float>();
+  result.write<float>();
+  const auto factor = static_cast<float>(result.factor);
   write_values(block, row, state.values + r * block.value_stride, factor);
   return factor;
 }
 
-/// Whether f32 arithmetic has failed a row: some visible product is not finite, the sum is not a positive number, or a
-/// sum of weights times V, larger than their mean, is not finite. The plain exponent is relative to a rounded maximum:
-/// from 2^26 on it is off by so much that powers of two may leave f32.
-inline bool left_f32(const RowBlock& block, std::int64_t r) {
+/// Whether f32 arithmetic has failed a row's softmax: some visible product is not finite, or the sum is not a positive
+/// number. The plain exponent is relative to a rounded maximum: from 2^26 on it is off by so much that powers of two may
+/// leave f32.
+inline bool softmax_left_f32(const RowBlock& block, std::int64_t r) {
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
   if (block.rows[r].careful) return true;
   if (!block.rows[r].seen) return false;
   const float most = block.formula.general ? std::numeric_limits<float>::max() : 0x1p26f;
   if (!(state.sum[r] > 0 && state.sum[r] < std::numeric_limits<float>::infinity())) return true;
-  if (!(std::fabs(state.max[r]) <= most)) return true;
+  return !(std::fabs(state.max[r]) <= most);
+}
+
+/// Whether some sum of weights times V is not finite: its mean, a smaller number, may be.
+inline bool values_left_f32(const RowBlock& block, std::int64_t r) {
+  const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
   const float* values = state.values + r * block.value_stride;
   VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
   for (std::int64_t c = 0; c < block.value_stride; c += kLanes) {
@@ -83,27 +90,36 @@ inline bool left_f32(const RowBlock& block, std::int64_t r) {
   return !hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)));
 }
 
-inline void copy_line(const float* line, std::int64_t count, float* to, std::int64_t stride) {
-  for (std::int64_t i = 0; i < count; ++i) to[i * stride] = line[i];
-}
+/// One row of an n x n output.
+struct Line {
+  float* to = nullptr;  ///< key 0
+  std::int64_t stride = 0;
+  std::int64_t kv_len = 0;
+  float absent = 0;  ///< what hidden keys get
+};
 
-/// Writes `to` for the keys of one block: what `convert` makes of the logits in the runs, `absent` elsewhere.
+/// Writes the keys of one block: what `convert` makes of the logits in the runs, `absent` elsewhere.
 template <int kR, class Convert>
-void write_line(const float* logits, const BlockView<kR>& view, std::int64_t kv_len, float absent, float* to,
-                std::int64_t stride, const Convert& convert) {
-  float line[kKeyBlock];
-  const std::int64_t count = std::min(kKeyBlock, kv_len - view.base);
-  std::fill_n(line, count, absent);
+void write_line(const float* logits, const BlockView<kR>& view, const Line& line, const Convert& convert) {
+  float numbers[kKeyBlock];
+  const std::int64_t count = std::min(kKeyBlock, line.kv_len - view.base);
+  std::fill_n(numbers, count, line.absent);
   for (int i = 0; i < view.num_runs; ++i) {
     for (std::int64_t key = align_down(view.runs[i].begin, kLanes); key < view.runs[i].end; key += kLanes) {
       float lanes[kLanes];
       hn::StoreU(convert(hn::LoadU(kF32, logits + (key - view.base))), kF32, lanes);
       const std::int64_t first = std::max(key, view.runs[i].begin);
       const std::int64_t last = std::min(key + kLanes, view.runs[i].end);
-      for (std::int64_t j = first; j < last; ++j) line[j - view.base] = lanes[j - key];
+      for (std::int64_t j = first; j < last; ++j) numbers[j - view.base] = lanes[j - key];
     }
   }
-  copy_line(line, count, to + view.base * stride, stride);
+  for (std::int64_t i = 0; i < count; ++i) line.to[(view.base + i) * line.stride] = numbers[i];
+}
+
+/// Where a row's logits go.
+inline Line logits_line(const RowBlock& block, const Row& row, float absent) {
+  const ForwardProblem& problem = block.problem;
+  return {problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col, problem.kv_len, absent};
 }
 
 /// Sees every key, hidden or not: for the stages before masks.
@@ -125,12 +141,10 @@ void write_unmasked(const RowBlock& block, std::int64_t first_row, std::int64_t 
   const bool caps = problem.logits_stage == LogitsStage::kCapped && block.formula.softcap > 0;
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
-    write_line(block.logits + r * kLogitStride, view, problem.kv_len, 0.0f,
-               problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col,
-               [&](VF product) HWY_ATTR {
-                 const VF scaled = hn::Mul(residual, product);
-                 return caps ? cap(scaled, block.formula.softcap) : scaled;
-               });
+    write_line(block.logits + r * kLogitStride, view, logits_line(block, row, 0.0f), [&](VF product) HWY_ATTR {
+      const VF scaled = hn::Mul(residual, product);
+      return caps ? cap(scaled, block.formula.softcap) : scaled;
+    });
   }
 }
 
@@ -148,8 +162,7 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
     const Row& row = block.rows[first_row + r];
     const float* logits = block.logits + r * kLogitStride;
     if (problem.logits && problem.logits_stage == LogitsStage::kMasked) {
-      write_line(logits, view, problem.kv_len, -std::numeric_limits<float>::infinity(),
-                 problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col,
+      write_line(logits, view, logits_line(block, row, -std::numeric_limits<float>::infinity()),
                  [&](VF logit) HWY_ATTR { return hn::Mul(unit, logit); });
     }
     if (!problem.weights || row.careful) continue;
@@ -157,8 +170,9 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
     const VF factor = hn::Set(kF32, factors[r]);
     for (const SlotIndex::Slot& head : problem.weight_heads.of(row.head)) {
       for (const SlotIndex::Slot& slot : problem.weight_rows.of(row.index)) {
-        write_line(logits, view, problem.kv_len, 0.0f, problem.weights.at<float>(block.batch, head.place, slot.place),
-                   problem.weights.col,
+        const Line line{problem.weights.at<float>(block.batch, head.place, slot.place), problem.weights.col,
+                        problem.kv_len, 0.0f};
+        write_line(logits, view, line,
                    [&](VF logit) HWY_ATTR { return hn::Mul(exp2_nonpositive(exponent(logit)), factor); });
       }
     }

@@ -3,14 +3,12 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/aligned.h"
 #include "base/checked.h"
 #include "kernels/key_order.h"
+#include "kernels/tile_shape.h"
 
 namespace qkv::kernels {
-
-void PackedHeadBuffer::Free::operator()(float* memory) const noexcept {
-  ::operator delete(memory, std::align_val_t{64});
-}
 
 void PackedHeadBuffer::reserve(std::optional<std::int64_t> floats, std::int64_t more) {
   // Strides of 0 make views of any extent: a size that does not fit is memory that nobody has.
@@ -20,7 +18,7 @@ void PackedHeadBuffer::reserve(std::optional<std::int64_t> floats, std::int64_t 
   if (static_cast<std::size_t>(*floats) <= capacity_) return;
   memory_.reset();
   capacity_ = 0;
-  memory_.reset(static_cast<float*>(::operator new(static_cast<std::size_t>(*bytes), std::align_val_t{64})));
+  memory_ = allocate_aligned(static_cast<std::size_t>(*bytes));
   capacity_ = static_cast<std::size_t>(*floats);
 }
 
@@ -34,9 +32,9 @@ PackedHead PackedHeadBuffer::layout(const ForwardProblem& problem, std::int64_t 
   // A vector load of V needs its columns side by side and at least one whole vector of them.
   const bool copies_values = problem.value_dim > 0 && (problem.v.col != 1 || problem.value_dim < lanes);
   const std::int64_t value_columns = copies_values ? align_up(problem.value_dim, lanes) : 0;
-  const std::int64_t magnitudes = align_up(words, 16);
+  const std::int64_t magnitudes = align_up(words, kMostLanes);
   reserve(checked_mul(padded_keys, problem.head_dim + value_columns), 2 * magnitudes);
-  head.keys = memory_.get();
+  head.keys = reinterpret_cast<float*>(memory_.get());
   float* next = head.keys + padded_keys * problem.head_dim;
   if (copies_values) {
     head.value_copy = next;

@@ -2,9 +2,9 @@
 #define QKV_SRC_KERNELS_PACKED_HEAD_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
+#include "base/aligned.h"
 #include "kernels/forward_problem.h"
 #include "kernels/visibility.h"
 
@@ -40,12 +40,9 @@ class PackedHeadBuffer {
                     std::int64_t lanes);
 
  private:
-  struct Free {
-    void operator()(float* memory) const noexcept;
-  };
   void reserve(std::optional<std::int64_t> floats, std::int64_t more);
 
-  std::unique_ptr<float, Free> memory_;
+  AlignedBytes memory_;
   std::size_t capacity_ = 0;  // floats
 };
 

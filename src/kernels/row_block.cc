@@ -7,13 +7,13 @@
 
 #include "base/scratch.h"
 #include "kernels/key_order.h"
+#include "kernels/tile_shape.h"
 
 namespace qkv::kernels {
 namespace {
 
 constexpr std::int64_t kMaxRows = 192;           // a starting point, not yet tuned
 constexpr std::int64_t kScratchBytes = 1 << 20;  // half of what the contract allows a thread
-constexpr std::int64_t kTileRowsLimit = 6;
 
 SoftmaxState take_state(ScratchArena& arena, std::int64_t rows, std::int64_t value_stride, bool stats) {
   SoftmaxState state;
@@ -63,10 +63,11 @@ Formula::Formula(const ForwardProblem& problem) {
 }
 
 std::int64_t rows_per_block(const ForwardProblem& problem) {
-  const std::int64_t row_bytes = (problem.head_dim + 2 * align_up(problem.value_dim, 16)) * std::int64_t{sizeof(float)};
+  const std::int64_t row_bytes =
+      (problem.head_dim + 2 * align_up(problem.value_dim, kMostLanes)) * std::int64_t{sizeof(float)};
   const std::int64_t fitting = kScratchBytes / std::max<std::int64_t>(row_bytes, 1);
   if (fitting >= kMaxRows) return kMaxRows;
-  return std::max<std::int64_t>(1, fitting >= kTileRowsLimit ? align_down(fitting, kTileRowsLimit) : fitting);
+  return std::max<std::int64_t>(1, fitting >= kTileRows ? align_down(fitting, kTileRows) : fitting);
 }
 
 void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes) {
@@ -79,7 +80,7 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   block.rows = arena.take<Row>(rows);
   block.queries = arena.take<float>(rows * problem.head_dim);
   block.query_magnitude = arena.take<float>(rows);
-  block.logits = arena.take<float>(kTileRowsLimit * kLogitStride);
+  block.logits = arena.take<float>(kTileRows * kLogitStride);
   block.chunk = take_state(arena, rows, block.value_stride, stats);
   if (stats) {
     block.max_logit = arena.take<float>(rows);

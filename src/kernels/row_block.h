@@ -5,7 +5,9 @@
 #include <cstdint>
 
 #include "kernels/forward_problem.h"
+#include "kernels/key_order.h"
 #include "kernels/packed_head.h"
+#include "kernels/tile_shape.h"
 #include "kernels/visibility.h"
 
 namespace qkv::kernels {
@@ -75,8 +77,8 @@ std::int64_t rows_per_block(const ForwardProblem& problem);
 /// Lays the block out in this thread's scratch memory and fills rows [row_begin, row_end) of group_size * q_len.
 void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes);
 
-/// A group's logits of one key block, with room for a vector beyond.
-inline constexpr std::int64_t kLogitStride = 512 + 16;
+/// Between the logits of a group's rows: one key block, and a vector so that a power of two is no stride.
+inline constexpr std::int64_t kLogitStride = kKeyBlock + kMostLanes;
 
 }  // namespace qkv::kernels
 

@@ -27,25 +27,32 @@ struct RowResult {
   double entropy = 0;  ///< sum of exp(logit - max) * (logit - max)
   double chosen = 0;   ///< sum of exp(logit - max) over stats_keys
 
-  /// Writes lse and statistics as T. @return what exp(logit - max) is multiplied by to be a weight.
+  double factor = 0;  ///< by close(): what exp(logit - max) is multiplied by to be a weight
+  double lse = 0;     ///< by close()
+
+  /// After all keys: adds the sink, which is stored as T.
   template <class T>
-  double finish() {
+  void close() {
     if (!seen) {
       max = -std::numeric_limits<double>::infinity();
       sum = 0;
     }
-    double factor = seen ? 1.0 / sum : 0.0;
-    double lse = seen ? max + std::log(sum) : max;
+    factor = seen ? 1.0 / sum : 0.0;
+    lse = seen ? max + std::log(sum) : max;
     // Visible logits that are all -inf make 0 / 0; -inf here would say that nothing was visible.
     if (seen && max == -std::numeric_limits<double>::infinity()) lse = std::numeric_limits<double>::quiet_NaN();
-    if (problem.sinks) add_sink(static_cast<double>(*problem.sinks.at<T>(batch, head)), factor, lse);
+    if (problem.sinks) add_sink(static_cast<double>(*problem.sinks.at<T>(batch, head)));
+  }
+
+  /// Writes lse and statistics as T, after close().
+  template <class T>
+  void write() const {
     if (problem.lse) *problem.lse.at<T>(batch, head, row) = static_cast<T>(lse);
-    if (problem.wants_stats()) write_stats<T>(factor);
-    return factor;
+    if (problem.wants_stats()) write_stats<T>();
   }
 
  private:
-  void add_sink(double sink, double& factor, double& lse) const {
+  void add_sink(double sink) {
     if (!seen) {  // whatever the sink: NaN must not reach an output of 0
       lse = sink;
       return;
@@ -64,7 +71,7 @@ struct RowResult {
   }
 
   template <class T>
-  void write_stats(double factor) const {
+  void write_stats() const {
     const double nothing = -std::numeric_limits<double>::infinity();
     const double largest = seen ? std::exp(max_exponent) * factor : 0.0;
     // -sum w ln w with w = factor * e^y and y = logit - max; the sum of w is factor * sum, below 1 where there is a sink.

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/highway_targets.h"
+#include "kernels/tile_shape.h"
 // After highway_targets.h, which says what is built.
 #include "hwy/highway.h"
 
@@ -21,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // The one place that knows how Highway 1.0 and 1.2 differ, and what shape the register tile has on each target.
 
-using F32 = hn::CappedTag<float, 16>;
+using F32 = hn::CappedTag<float, kMostLanes>;
 using I32 = hn::RebindToSigned<F32>;
 using VF = hn::Vec<F32>;
 using VI = hn::Vec<I32>;
@@ -30,8 +31,7 @@ inline constexpr F32 kF32;
 inline constexpr I32 kI32;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 
-/// Rows and vectors of the register tile: 6 x 4 accumulators, 4 loads and a broadcast fit 32 registers; 6 x 2 fit 16.
-inline constexpr int kTileRows = 6;
+/// Vectors of the register tile, beside its kTileRows rows.
 #if HWY_TARGET == HWY_SSE2 || HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_SCALAR
 inline constexpr int kTileVectors = 2;
 #else

@@ -3,27 +3,21 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 
 namespace qkv::kernels {
 namespace {
 
-/// a + b, held at the ends of the 64-bit range: positions and windows may be any number.
-std::int64_t add_saturated(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  if (!__builtin_add_overflow(a, b, &sum)) return sum;
-  return a > 0 ? std::numeric_limits<std::int64_t>::max() : std::numeric_limits<std::int64_t>::min();
-}
+// No sum below overflows: ForwardProblem::kMostPosition bounds every term.
 
 KeyRange range_at(const ForwardProblem& problem, std::int64_t batch, std::int64_t position) {
   std::int64_t begin = 0;
   std::int64_t end = problem.kv_lens[static_cast<std::size_t>(batch)];
-  if (problem.causal) end = std::min(end, add_saturated(position, 1));
+  if (problem.causal) end = std::min(end, position + 1);
   if (problem.window_right != ForwardProblem::kUnbounded) {
-    end = std::min(end, add_saturated(add_saturated(position, problem.window_right), 1));
+    end = std::min(end, position + problem.window_right + 1);
   }
   if (problem.window_left != ForwardProblem::kUnbounded) {
-    begin = std::max(begin, add_saturated(position, -problem.window_left));
+    begin = std::max(begin, position - problem.window_left);
   }
   if (begin >= end) return {0, 0};
   return {begin, end};
@@ -62,7 +56,7 @@ std::uint64_t mask_word(const RowKeys& row, std::int64_t base, std::int64_t begi
 
 RowKeys row_keys(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
   RowKeys keys;
-  keys.position = add_saturated(problem.query_offset[static_cast<std::size_t>(batch)], row);
+  keys.position = problem.query_offset[static_cast<std::size_t>(batch)] + row;
   keys.range = range_at(problem, batch, keys.position);
   if (problem.mask) {
     keys.mask = problem.mask.at<std::uint8_t>(batch, head, row);
@@ -78,11 +72,10 @@ KeyRange rows_range(const ForwardProblem& problem, std::int64_t batch, std::int6
   const std::int64_t offset = problem.query_offset[static_cast<std::size_t>(batch)];
   std::int64_t first = row_begin;
   std::int64_t last = row_end - 1;
-  while (first <= last && range_at(problem, batch, add_saturated(offset, first)).empty()) ++first;
-  while (last >= first && range_at(problem, batch, add_saturated(offset, last)).empty()) --last;
+  while (first <= last && range_at(problem, batch, offset + first).empty()) ++first;
+  while (last >= first && range_at(problem, batch, offset + last).empty()) --last;
   if (first > last) return {0, 0};
-  return {range_at(problem, batch, add_saturated(offset, first)).begin,
-          range_at(problem, batch, add_saturated(offset, last)).end};
+  return {range_at(problem, batch, offset + first).begin, range_at(problem, batch, offset + last).end};
 }
 
 std::uint64_t visible_word(const RowKeys& row, std::int64_t base) {
