@@ -1,32 +1,39 @@
 #include "bindings/arguments.h"
 
-#include <fmt/format.h>
-
+#include <cstddef>
 #include <string>
-#include <string_view>
 
+#include "base/text.h"
 #include "bindings/frameworks.h"
+#include "bindings/text.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
 namespace {
 
+constexpr std::size_t kLongestText = 60;  // longer than any word that the library knows
+
 [[noreturn]] void raise_type(const char* name, const char* expected, nb::handle got) {
-  const std::string kind = full_type_name(got);
-  const bool show_value =
-      nb::isinstance<nb::str>(got) || nb::isinstance<nb::int_>(got) || nb::isinstance<nb::float_>(got);
-  const std::string value = show_value ? fmt::format(" {}", nb::repr(got).c_str()) : std::string();
-  throw nb::type_error(fmt::format("{}: expected {}, got {}{}", name, expected, kind, value).c_str());
+  throw nb::type_error(format_text("{}: expected {}, got {}", name, expected, described(got)).c_str());
 }
 
-// The Python int that an object stands for, by __index__; null where it is none. Arrays with axes are none.
+// Arrays are numbers only where they have no axes and hold no bool; anything else may be one.
+bool may_be_number(nb::handle object) {
+  if (array_type_of(object).kind == Kind::kNone) return true;
+  const nb::object axes = nb::getattr(object, "ndim", nb::none());
+  if (!nb::isinstance<nb::int_>(axes) || nb::cast<int>(axes) != 0) return false;
+  const std::string dtype = text_of(nb::str(nb::getattr(object, "dtype", nb::none())));
+  return dtype != "bool" && dtype != "torch.bool";
+}
+
+// The Python int that an object stands for, by __index__; null where it is none.
 nb::object as_integer(nb::handle object) {
   if (nb::isinstance<nb::bool_>(object)) return {};
   if (PyLong_Check(object.ptr()) != 0) return nb::borrow(object);
-  if (PyIndex_Check(object.ptr()) == 0) return {};
-  PyObject* result = PyNumber_Index(object.ptr());
-  if (result == nullptr) PyErr_Clear();
-  return nb::steal(result);
+  if (PyIndex_Check(object.ptr()) == 0 || !may_be_number(object)) return {};
+  nb::object result = nb::steal(PyNumber_Index(object.ptr()));
+  if (!result.is_valid()) drop_error(PyExc_TypeError);
+  return result;
 }
 
 std::int64_t to_int64_as(nb::handle object, const char* name, const char* expected) {
@@ -34,10 +41,31 @@ std::int64_t to_int64_as(nb::handle object, const char* name, const char* expect
   if (!integer.is_valid()) raise_type(name, expected, object);
   const long long value = PyLong_AsLongLong(integer.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    throw ValueError(fmt::format("{}: {} does not fit 64 bits", name, nb::repr(integer).c_str()));
+    drop_error(PyExc_OverflowError);
+    throw ValueError(format_text("{}: {} does not fit 64 bits", name, shown_int(integer)));
   }
   return value;
+}
+
+// What has no order, or is text although it can be walked through.
+bool is_no_sequence(nb::handle object) {
+  return PyAnySet_Check(object.ptr()) != 0 || PyDict_Check(object.ptr()) != 0 || PyUnicode_Check(object.ptr()) != 0 ||
+         PyBytes_Check(object.ptr()) != 0 || PyByteArray_Check(object.ptr()) != 0;
+}
+
+std::vector<std::int64_t> to_list(nb::handle object, const char* name, const char* expected) {
+  if (is_no_sequence(object)) raise_type(name, expected, object);
+  const nb::object iterator = nb::steal(PyObject_GetIter(object.ptr()));
+  if (!iterator.is_valid()) {
+    drop_error(PyExc_TypeError);
+    raise_type(name, expected, object);
+  }
+  std::vector<std::int64_t> values;
+  while (PyObject* item = PyIter_Next(iterator.ptr())) {
+    values.push_back(to_int64_as(nb::steal(item), name, "ints in the sequence"));
+  }
+  if (PyErr_Occurred() != nullptr) nb::raise_python_error();
+  return values;
 }
 
 }  // namespace
@@ -57,10 +85,14 @@ bool to_flag(nb::handle object, const char* name) {
 
 double to_double(nb::handle object, const char* name) {
   if (PyFloat_Check(object.ptr()) != 0) return PyFloat_AsDouble(object.ptr());
-  if (nb::isinstance<nb::bool_>(object)) raise_type(name, "a number", object);
+  if (is_flag(object) || !may_be_number(object)) raise_type(name, "a number", object);
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
+    if (PyLong_Check(object.ptr()) != 0 && PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {
+      PyErr_Clear();
+      throw ValueError(format_text("{}: {} does not fit 64-bit floating point", name, shown_int(object)));
+    }
+    drop_error(PyExc_TypeError);
     raise_type(name, "a number", object);
   }
   return value;
@@ -73,27 +105,26 @@ std::uint64_t to_uint64(nb::handle object, const char* name) {
   if (!integer.is_valid()) raise_type(name, "an int", object);
   const unsigned long long value = PyLong_AsUnsignedLongLong(integer.ptr());
   if (PyErr_Occurred() != nullptr) {
-    PyErr_Clear();
-    throw ValueError(fmt::format("{}: {}, expected 0 to 2**64 - 1", name, nb::repr(integer).c_str()));
+    drop_error(PyExc_OverflowError);
+    throw ValueError(format_text("{}: {}, expected 0 to 2**64 - 1", name, shown_int(integer)));
   }
   return value;
 }
 
 std::vector<std::int64_t> to_int64s(nb::handle object, const char* name) {
-  constexpr const char* kExpected = "an int or a sequence of ints";
   if (const nb::object integer = as_integer(object); integer.is_valid()) return {to_int64(integer, name)};
-  if (nb::isinstance<nb::str>(object) || nb::isinstance<nb::bytes>(object)) raise_type(name, kExpected, object);
-  const nb::object iterator = nb::steal(PyObject_GetIter(object.ptr()));
-  if (!iterator.is_valid()) {
-    PyErr_Clear();
-    raise_type(name, kExpected, object);
-  }
-  std::vector<std::int64_t> values;
-  while (PyObject* item = PyIter_Next(iterator.ptr())) {
-    values.push_back(to_int64_as(nb::steal(item), name, "ints in the sequence"));
-  }
-  if (PyErr_Occurred() != nullptr) nb::raise_python_error();
-  return values;
+  return to_list(object, name, "an int or a sequence of ints");
+}
+
+std::vector<std::int64_t> to_int64_list(nb::handle object, const char* name) {
+  return to_list(object, name, "a sequence of ints");
+}
+
+std::string to_text(nb::handle object, const char* name) {
+  if (!nb::isinstance<nb::str>(object)) raise_type(name, "a str", object);
+  // Line ends, zeros and the like would spoil the text of an error, and no word has them.
+  const bool printable = nb::cast<bool>(object.attr("isprintable")());
+  return text_of(printable ? nb::borrow(object) : nb::repr(object), kLongestText);
 }
 
 Window to_window(nb::handle object) {
@@ -103,7 +134,7 @@ Window to_window(nb::handle object) {
     raise_type("window", kExpected, object);
   }
   if (nb::len(object) != 2) {
-    throw ValueError(fmt::format("window: expected {}, got {} items", kExpected, nb::len(object)));
+    throw ValueError(format_text("window: expected {}, got {} items", kExpected, nb::len(object)));
   }
   const auto side = [&](std::size_t index) -> std::optional<std::int64_t> {
     const nb::object value = object[index];
@@ -116,11 +147,11 @@ Window to_window(nb::handle object) {
 LogitsStage to_logits_stage(nb::handle object) {
   constexpr const char* kExpected = "\"scaled\", \"capped\" or \"masked\"";
   if (!nb::isinstance<nb::str>(object)) raise_type("return_logits", kExpected, object);
-  const std::string_view stage = nb::borrow<nb::str>(object).c_str();
+  const std::string stage = to_text(object, "return_logits");
   if (stage == "scaled") return LogitsStage::kScaled;
   if (stage == "capped") return LogitsStage::kCapped;
   if (stage == "masked") return LogitsStage::kMasked;
-  throw ValueError(fmt::format("return_logits: expected {}, got \"{}\"", kExpected, stage));
+  throw ValueError(format_text("return_logits: expected {}, got \"{}\"", kExpected, stage));
 }
 
 }  // namespace qkv::python

@@ -1,20 +1,22 @@
 #include "qkv/attention.h"
 
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "bindings/arguments.h"
 #include "bindings/array.h"
 #include "bindings/bindings.h"
+#include "bindings/text.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
@@ -97,13 +99,13 @@ class Call {
   void check_q() const {
     if (q_.dtype() != Dtype::kFloat32 && q_.dtype() != Dtype::kFloat64) {
       const bool half = q_.dtype() == Dtype::kFloat16 || q_.dtype() == Dtype::kBFloat16;
-      throw DtypeError(fmt::format("q: dtype {} is not supported{}, expected {}; convert it with {}",
+      throw DtypeError(format_text("q: dtype {} is not supported{}, expected {}; convert it with {}",
                                    name_of(q_.dtype()), half ? " yet" : "", kFloatDtypes,
                                    kind_ == Kind::kTorch ? ".float()" : ".astype(numpy.float32)"));
     }
     for (const auto& [array, name] : {std::pair(&q_, "q"), std::pair(&k_, "k"), std::pair(&v_, "v")}) {
       if (array->rank() < 1 || array->rank() > 4) {
-        throw ShapeError(fmt::format("{}: shape {}, expected 1 to 4 axes", name, to_string(array->view().shape())));
+        throw ShapeError(format_text("{}: shape {}, expected 1 to 4 axes", name, to_string(array->view().shape())));
       }
     }
   }
@@ -190,18 +192,19 @@ class Call {
 
   // One member of a qkv.Select, which chooses along the axis of q at this place from the end.
   std::optional<std::vector<std::int64_t>> selection(const char* member, int place) const {
-    const nb::object list = nb::getattr(arguments_[kReturnWeights], member, nb::object());
+    const nb::object list = nb::steal(PyObject_GetAttrString(arguments_[kReturnWeights].ptr(), member));
     if (!list.is_valid()) {
-      throw nb::type_error(fmt::format("return_weights: expected a bool or a qkv.Select, got {}",
-                                       full_type_name(arguments_[kReturnWeights]))
-                               .c_str());
+      drop_error(PyExc_AttributeError);
+      throw nb::type_error(
+          format_text("return_weights: expected a bool or a qkv.Select, got {}", described(arguments_[kReturnWeights]))
+              .c_str());
     }
     if (list.is_none()) return std::nullopt;
     if (q_.rank() < place) {
-      throw ShapeError(fmt::format("return_weights: Select.{} chooses along an axis that q of shape {} does not have",
+      throw ShapeError(format_text("return_weights: Select.{} chooses along an axis that q of shape {} does not have",
                                    member, to_string(q_.view().shape())));
     }
-    return to_int64s(list, member);
+    return to_int64_list(list, format_text("return_weights: Select.{}", member).c_str());
   }
 
   void make_stats() {
@@ -274,12 +277,21 @@ nb::object attend(const nb::args& given) {
   return Call(arguments).run(function);
 }
 
+nb::tuple ints(nb::handle name, nb::handle values) {
+  nb::list result;
+  for (const std::int64_t value : to_int64_list(values, to_text(name, "name").c_str())) result.append(value);
+  return nb::tuple(result);
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
   m.def("attention", &attend<qkv::attention>, nb::sig("def attention(*arguments: typing.Any) -> typing.Any"));
   m.def("reference_attention", &attend<reference::attention>,
         nb::sig("def reference_attention(*arguments: typing.Any) -> typing.Any"));
+  // What qkv.Select holds: the checks and texts of the other arguments that are lists of ints.
+  m.def("ints", &ints, nb::arg().none(), nb::arg().none(),
+        nb::sig("def ints(name: str, values: object, /) -> tuple[int, ...]"));
 }
 
 }  // namespace qkv::python

@@ -1,10 +1,9 @@
 #include "bindings/element_type.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 #include <string_view>
 
+#include "base/text.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
@@ -63,7 +62,7 @@ std::optional<Dtype> dtype_of(const Py_buffer& buffer) {
 
 void raise_dtype(const Parameter& parameter, const std::string& seen, const std::string& advice) {
   throw DtypeError(
-      fmt::format("{}: dtype {} is not supported, expected {}{}", parameter.name, seen, parameter.dtypes, advice));
+      format_text("{}: dtype {} is not supported, expected {}{}", parameter.name, seen, parameter.dtypes, advice));
 }
 
 void raise_numpy_dtype(nb::handle array, const Parameter& parameter) {
@@ -71,8 +70,8 @@ void raise_numpy_dtype(nb::handle array, const Parameter& parameter) {
   const std::string name = nb::str(dtype.attr("name")).c_str();
   if (name == "bfloat16") raise_dtype(parameter, name, "; convert it with .astype(numpy.float32)");
   if (!nb::cast<bool>(dtype.attr("isnative"))) {
-    raise_dtype(parameter, fmt::format("{} with swapped bytes", name),
-                fmt::format("; convert it with .astype(numpy.{})", name));
+    raise_dtype(parameter, format_text("{} with swapped bytes", name),
+                format_text("; convert it with .astype(numpy.{})", name));
   }
   raise_dtype(parameter, name);
 }

@@ -15,23 +15,41 @@ namespace {
 
 namespace nb = nanobind;
 
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+// merge_states takes one list of parts in C++ and two lists in Python: "parts[1].lse" is "lses[1]".
+void split_parts(std::string& text) {
+  constexpr std::string_view kParts = "parts[";
+  for (std::size_t at = text.find(kParts); at != std::string::npos; at = text.find(kParts, at + 1)) {
+    const std::size_t end = text.find(']', at);
+    if (end == std::string::npos) return;
+    const std::string_view member = std::string_view(text).substr(end + 1, 4);
+    const bool is_lse = member == ".lse";
+    if (is_lse || member == ".out") text.erase(end + 1, member.size());
+    text.replace(at, kParts.size(), is_lse ? "lses[" : "outs[");
+  }
+}
+
 // The library's text as Python users know the arguments: without the function, which the traceback names, and with
 // Python's name for what C++ calls otherwise.
 std::string in_python_words(std::string text) {
-  if (text.starts_with("qkv::")) text.erase(0, text.find(": ") + 2);
+  if (text.starts_with("qkv::padding_mask: ")) replace_all(text, "kv_len", "n");
+  if (text.starts_with("qkv::merge_states: ")) split_parts(text);
   static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"stats.keys:", "stats_keys:"},
-      {"weights.heads:", "return_weights: Select.heads:"},
-      {"weights.rows:", "return_weights: Select.rows:"},
+      {"qkv::set_num_threads: ", "num_threads: "},  // one argument, which the library need not name
+      {"qkv::set_target: ", "name: "},
+      {"qkv::attention: stats.keys:", "stats_keys:"},
+      {"qkv::attention: weights.heads:", "return_weights: Select.heads:"},
+      {"qkv::attention: weights.rows:", "return_weights: Select.rows:"},
   };
   for (const auto& [library, python] : kNames) {
-    if (text.starts_with(library)) text.replace(0, library.size(), python);
+    if (text.starts_with(library)) return text.replace(0, library.size(), python);
   }
-  if (const std::size_t end = text.find("]."); text.starts_with("parts[") && end != std::string::npos) {
-    const std::string index = text.substr(5, end + 1 - 5);
-    const bool is_out = text.compare(end + 2, 3, "out") == 0;
-    text.replace(0, end + 5, (is_out ? "outs" : "lses") + index);
-  }
+  if (text.starts_with("qkv::")) text.erase(0, text.find(": ") + 2);
   return text;
 }
 

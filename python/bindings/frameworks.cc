@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <string>
 #include <utility>
 
 namespace qkv::python {
@@ -64,26 +63,31 @@ struct Torch {
   Immortal empty_keywords;
   Immortal cpu;
   Immortal is_grad_enabled;
+  Immortal forward_ad;  // the module torch.autograd.forward_ad
+  Immortal forward_ad_globals;
   ResultDtypes dtypes;
 };
 
 Torch load_torch() {
   const nb::module_ module = nb::module_::import_("torch");
+  const nb::module_ forward_ad = nb::module_::import_("torch.autograd.forward_ad");
   return {keep(module.attr("empty")),
           keep(nb::make_tuple("dtype", "device")),
           keep(module.attr("device")("cpu")),
           keep(module.attr("is_grad_enabled")),
+          keep(nb::borrow(forward_ad)),
+          keep(forward_ad.attr("__dict__")),
           {keep(module.attr("float32")), keep(module.attr("float64")), keep(module.attr("int64"))}};
 }
 
-// A class of a module that somebody else has imported; null where nobody has.
-nb::object class_if_imported(const char* module_name, const char* class_name) {
+// A member of a module that somebody else has imported; null where nobody has, or where it has none.
+nb::object member_if_imported(const char* module_name, const char* name) {
   const nb::object module = nb::steal(PyImport_GetModule(nb::str(module_name).ptr()));
   if (!module.is_valid()) {
     PyErr_Clear();
     return {};
   }
-  return nb::getattr(module, class_name, nb::object());
+  return nb::getattr(module, name, nb::object());
 }
 
 bool is_subclass(PyTypeObject* type, const nb::object& base) {
@@ -103,11 +107,15 @@ const DlpackExchangeApi* exchange_api(nb::handle type) {
 ArrayType classify(PyTypeObject* type) {
   const nb::handle object(reinterpret_cast<PyObject*>(type));
   if (is_subclass(type, nb::borrow(once(load_numpy).ndarray))) {
-    if (is_subclass(type, class_if_imported("numpy.ma", "MaskedArray"))) return {};
-    return {Kind::kNumpy, nullptr};
+    if (is_subclass(type, member_if_imported("numpy.ma", "MaskedArray"))) return {};
+    return {Kind::kNumpy};
   }
-  if (is_subclass(type, class_if_imported("torch", "Tensor"))) return {Kind::kTorch, exchange_api(object)};
-  if (nb::hasattr(object, "__dlpack__")) return {Kind::kDlpack, nullptr};
+  if (is_subclass(type, member_if_imported("torch", "Tensor"))) {
+    // PyTorch warns on standard error when somebody looks for the memory of a fake tensor.
+    const bool fake = is_subclass(type, member_if_imported("torch._subclasses.fake_tensor", "FakeTensor"));
+    return {Kind::kTorch, exchange_api(object), !fake};
+  }
+  if (nb::hasattr(object, "__dlpack__")) return {Kind::kDlpack};
   return {};
 }
 
@@ -149,10 +157,28 @@ ArrayType array_type_of(nb::handle object) {
 }
 
 bool is_masked_array(nb::handle object) {
-  return is_subclass(Py_TYPE(object.ptr()), class_if_imported("numpy.ma", "MaskedArray"));
+  return is_subclass(Py_TYPE(object.ptr()), member_if_imported("numpy.ma", "MaskedArray"));
 }
 
 bool torch_grad_enabled() { return nb::handle(once(load_torch).is_grad_enabled)().is(nb::handle(Py_True)); }
+
+bool torch_has_tangent(nb::handle tensor) {
+  static PyObject* name = PyUnicode_InternFromString("_current_level");
+  static PyObject* no_level = PyLong_FromLong(-1);  // Python has one object for it
+  const Torch& found = once(load_torch);
+  // Outside of every level, which is nearly always, no tensor has a tangent and unpack_dual need not be asked.
+  if (PyDict_GetItemWithError(found.forward_ad_globals, name) == no_level) return false;
+  return !nb::handle(found.forward_ad).attr("unpack_dual")(tensor).attr("tangent").is_none();
+}
+
+bool torch_is_transformed(nb::handle tensor) {
+  const nb::object functorch = member_if_imported("torch._C", "_functorch");
+  const auto answers = [&](const nb::object& function) {
+    return function.is_valid() && function(tensor).is(nb::handle(Py_True));
+  };
+  return answers(member_if_imported("torch", "_is_functional_tensor")) ||
+         (functorch.is_valid() && answers(nb::getattr(functorch, "is_functorch_wrapped_tensor", nb::object())));
+}
 
 void torch_mark_written(nb::handle tensor) {
   if (nb::cast<bool>(tensor.attr("is_inference")())) return;  // has no version counter
@@ -177,13 +203,6 @@ nb::object new_array(Kind kind, std::span<const std::int64_t> shape, Dtype dtype
   }
   if (result == nullptr) nb::raise_python_error();
   return nb::steal(result);
-}
-
-std::string full_type_name(nb::handle object) {
-  const nb::handle type = object.type();
-  const std::string module = nb::str(nb::getattr(type, "__module__", nb::str(""))).c_str();
-  const std::string name = nb::str(type.attr("__qualname__")).c_str();
-  return module.empty() || module == "builtins" ? name : module + "." + name;
 }
 
 }  // namespace qkv::python

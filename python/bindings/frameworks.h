@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 
 #include "bindings/dlpack_exchange.h"
 #include "qkv/dtype.h"
@@ -25,6 +24,7 @@ const char* describe(Kind kind) noexcept;
 struct ArrayType {
   Kind kind = Kind::kNone;
   const DlpackExchangeApi* exchange = nullptr;  ///< the fast way to its memory, where it has one
+  bool has_data = true;                         ///< false for PyTorch's fake tensors: shapes without values
 };
 
 /// What an object is, by its type; types seen before are remembered. Masked arrays are kNone.
@@ -36,14 +36,17 @@ bool is_masked_array(nb::handle object);
 /// torch.is_grad_enabled()
 bool torch_grad_enabled();
 
+/// Whether it is a dual tensor, of forward-mode differentiation.
+bool torch_has_tangent(nb::handle tensor);
+
+/// Whether it is what a function sees inside a torch.func transform: a stand-in without values of its own.
+bool torch_is_transformed(nb::handle tensor);
+
 /// Tells autograd that a tensor's memory was written behind its back.
 void torch_mark_written(nb::handle tensor);
 
 /// A new uninitialised array: a tensor for kTorch, else a NumPy array.
 nb::object new_array(Kind kind, std::span<const std::int64_t> shape, Dtype dtype);
-
-/// "numpy.ma.MaskedArray", "list": the full name of an object's type, builtins without their module.
-std::string full_type_name(nb::handle object);
 
 }  // namespace qkv::python
 

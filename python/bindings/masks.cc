@@ -4,10 +4,15 @@
 #include <nanobind/ndarray.h>
 
 #include <array>
+#include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "base/text.h"
 #include "bindings/arguments.h"
 #include "bindings/bindings.h"
 
@@ -27,14 +32,32 @@ BoolArray to_numpy(Tensor mask) {
   return BoolArray(tensor->as<bool>(), rank, shape.data(), owner);
 }
 
+[[noreturn]] void raise_no_memory(const char* names, std::int64_t rows, std::int64_t columns) {
+  const std::string text = format_text("{}: no memory for a mask of {} times {} bytes", names, rows, columns);
+  PyErr_SetString(PyExc_MemoryError, text.c_str());
+  nb::raise_python_error();
+}
+
 BoolArray padding(nb::handle lengths, nb::handle kv_len) {
-  return to_numpy(padding_mask(to_int64s(lengths, "lengths"), to_int64(kv_len, "n")));
+  const std::vector<std::int64_t> batch = to_int64s(lengths, "lengths");
+  const std::int64_t columns = to_int64(kv_len, "n");
+  try {
+    return to_numpy(padding_mask(batch, columns));
+  } catch (const std::bad_alloc&) {
+    raise_no_memory("lengths, n", static_cast<std::int64_t>(batch.size()), columns);
+  }
 }
 
 BoolArray causal(nb::handle q_len, nb::handle kv_len, nb::handle query_offset) {
   std::optional<std::int64_t> offset;
   if (!query_offset.is_none()) offset = to_int64(query_offset, "query_offset");
-  return to_numpy(causal_mask(to_int64(q_len, "q_len"), to_int64(kv_len, "kv_len"), offset));
+  const std::int64_t rows = to_int64(q_len, "q_len");
+  const std::int64_t columns = to_int64(kv_len, "kv_len");
+  try {
+    return to_numpy(causal_mask(rows, columns, offset));
+  } catch (const std::bad_alloc&) {
+    raise_no_memory("q_len, kv_len", rows, columns);
+  }
 }
 
 }  // namespace

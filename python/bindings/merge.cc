@@ -1,6 +1,5 @@
 #include "qkv/merge.h"
 
-#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 
 #include <deque>
@@ -8,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "bindings/array.h"
 #include "bindings/bindings.h"
+#include "bindings/text.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
@@ -18,13 +19,12 @@ namespace {
 // The items of one of the two lists, as arrays of the kind of the first out.
 std::deque<Array> read_list(nb::handle list, const std::string& name, std::optional<Kind>& kind) {
   if (!nb::isinstance<nb::list>(list) && !nb::isinstance<nb::tuple>(list)) {
-    throw nb::type_error(
-        fmt::format("{}: expected a list or tuple of arrays, got {}", name, full_type_name(list)).c_str());
+    throw nb::type_error(format_text("{}: expected a list or tuple of arrays, got {}", name, described(list)).c_str());
   }
   std::deque<Array> arrays;
   for (std::size_t i = 0; i < nb::len(list); ++i) {
     const nb::object item = list[i];
-    const std::string item_name = fmt::format("{}[{}]", name, i);
+    const std::string item_name = format_text("{}[{}]", name, i);
     if (kind) {
       require_kind(item, item_name.c_str(), *kind, "outs[0]");
     } else {
@@ -45,7 +45,7 @@ nb::tuple merge(nb::handle outs_list, nb::handle lses_list, nb::handle sinks_obj
   const std::deque<Array> lses = read_list(lses_list, "lses", kind);
   if (outs.empty()) throw ValueError("outs: expected at least one array, got none");
   if (outs.size() != lses.size()) {
-    throw ValueError(fmt::format("lses: {} arrays, expected {} as outs has", lses.size(), outs.size()));
+    throw ValueError(format_text("lses: {} arrays, expected {} as outs has", lses.size(), outs.size()));
   }
   std::optional<Array> sinks;
   if (!sinks_object.is_none()) {

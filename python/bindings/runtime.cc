@@ -2,7 +2,6 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -36,6 +35,8 @@ void set_num_threads_clamped(nb::handle count) {
       static_cast<int>(std::clamp<std::int64_t>(to_int64(count, "num_threads"), Limits::min(), Limits::max())));
 }
 
+void set_target_by_name(nb::handle name) { set_target(to_text(name, "name")); }
+
 }  // namespace
 
 void bind_runtime(nb::module_& m) {
@@ -45,7 +46,7 @@ void bind_runtime(nb::module_& m) {
         nb::sig("def set_num_threads(num_threads: int, /) -> None"));
   m.def("available_targets", &available_targets);
   m.def("target", &target);
-  m.def("set_target", &set_target, nb::arg("name"));
+  m.def("set_target", &set_target_by_name, nb::arg().none(), nb::sig("def set_target(name: str, /) -> None"));
   m.def("config", &config_as_dict, nb::sig("def config() -> dict[str, object]"));
 }
 

@@ -56,11 +56,12 @@ def attention(
     causal : bool, default False
         The row at position p sees key j only if ``j <= p``.
     query_offset : int, or ints or int array of shape [batch], optional
-        Row i of q is at position ``query_offset + i``, key j at j; may be negative. The default puts the last row at
-        the last key (of kv_lens, where given): bottom-right alignment. PyTorch's ``is_causal`` is 0.
+        Row i of q is at position ``query_offset + i``, key j at j; may be negative, from ``-2**60`` to ``2**60``. The
+        default puts the last row at the last key (of kv_lens, where given): bottom-right alignment. PyTorch's
+        ``is_causal`` is 0.
     window : (left, right), optional
-        The row at position p sees keys ``p - left <= j <= p + right``; None = no bound. ``(255, 0)`` is a causal window
-        of 256 keys.
+        The row at position p sees keys ``p - left <= j <= p + right``; None = no bound, and neither is below 0.
+        ``(255, 0)`` is a causal window of 256 keys.
     scale : float, optional
         Multiplies ``q @ k.T``; default ``1 / sqrt(head_dim)``. Any finite number.
     softcap : float, default 0.0
@@ -110,9 +111,15 @@ def attention(
         A TypeError: an element type that is not supported (float16 and bfloat16 are not yet), or that does not agree.
     ValueError
         A number out of its range; an array that cannot be used as it is: read-only out, an out that overlaps an input,
-        a tensor that requires grad under grad mode (there is no backward yet), is sparse or not on the CPU.
+        a tensor that requires grad under grad mode or has a tangent (there are no derivatives yet), is sparse, nested,
+        inside a torch.func transform, without data or not on the CPU.
     TypeError
         An argument that is no array or number, or arrays of different kinds.
+    MemoryError
+        No memory for the results or the work.
+
+    What an argument's own methods raise beyond that (``__index__``, ``__float__``, ``__iter__``) goes through; an
+    exception in ``__dlpack__`` is the cause of a TypeError. KeyboardInterrupt and its like always go through.
 
     Notes
     -----

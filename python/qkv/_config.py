@@ -24,7 +24,9 @@ def set_num_threads(num_threads: int) -> None:
     Raises
     ------
     ValueError
-        Below 1.
+        Below 1, or beyond 64 bits.
+    TypeError
+        No int.
     """
     _core.set_num_threads(num_threads)
 
@@ -51,6 +53,8 @@ def set_target(name: str) -> None:
     ------
     ValueError
         A name that is not available.
+    TypeError
+        No str.
     """
     _core.set_target(name)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
+
+from qkv import _core
 
 __all__ = [
     "AttentionOptions",
@@ -76,24 +77,17 @@ class Select:
     Raises
     ------
     TypeError
-        If one of them is neither None nor an iterable of ints.
+        If one of them is neither None nor ints in an order: a set, a dict and bools are refused.
+    ValueError
+        An int that does not fit 64 bits.
     """
 
     heads: tuple[int, ...] | None
     rows: tuple[int, ...] | None
 
     def __init__(self, heads: Iterable[int] | None = None, rows: Iterable[int] | None = None) -> None:
-        object.__setattr__(self, "heads", _ints("heads", heads))
-        object.__setattr__(self, "rows", _ints("rows", rows))
-
-
-def _ints(name: str, values: Iterable[int] | None) -> tuple[int, ...] | None:
-    if values is None:
-        return None
-    try:
-        return tuple(operator.index(value) for value in values)
-    except TypeError as error:
-        raise TypeError(f"Select: {name}: expected ints, got {values!r}") from error
+        object.__setattr__(self, "heads", None if heads is None else _core.ints("Select.heads", heads))
+        object.__setattr__(self, "rows", None if rows is None else _core.ints("Select.rows", rows))
 
 
 class AttentionOptions(TypedDict, total=False):

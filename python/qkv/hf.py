@@ -67,13 +67,20 @@ def register(name: str = "qkv") -> None:
     say so themselves when the name is set.
 
     Raises:
+        TypeError: a name that is no str.
         ValueError: a name that transformers reads a meaning into: its own functions, or with "flash", "|", "/" or ":".
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name: expected a str such as 'qkv', got {type(name).__name__}")
     if not name or name in _RESERVED_NAMES or "flash" in name or any(c in name for c in "|/:"):
-        raise ValueError(f"name: {name!r} means something else to transformers; choose another, such as 'qkv'")
+        raise ValueError(f"name: {_cut(name)} means something else to transformers; choose another, such as 'qkv'")
     # Compiled models break their graph at attention and call the kernel as it is.
     AttentionInterface.register(name, _compiler.disable(attention_forward))
     AttentionMaskInterface.register(name, attention_mask)
+
+
+def _cut(value: object) -> str:
+    return f"{value!r:.60}"
 
 
 def attention_mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
@@ -131,6 +138,9 @@ def attention_forward(
     """
     if _jit.is_tracing():  # a trace would record this call's result as a constant
         raise ValueError("qkv cannot be traced by torch.jit: run the model eagerly, or under torch.compile")
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
     _check_tensors(query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias, mask=attention_mask)
     _check_options(module, dropout, kwargs)
     if s_aux is None and getattr(module, "sinks", None) is not None:

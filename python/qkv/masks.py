@@ -33,7 +33,11 @@ def padding(lengths: Iterable[int], n: int) -> npt.NDArray[np.bool_]:
     Raises
     ------
     ValueError
-        A length that is not in 0..n, or a negative n.
+        A length that is not in 0..n, a negative n, or more elements than 63 bits can count.
+    TypeError
+        Anything but ints; lengths without an order, such as a set.
+    MemoryError
+        No memory for the mask.
 
     Examples
     --------
@@ -62,7 +66,11 @@ def causal(q_len: int, kv_len: int, query_offset: int | None = None) -> npt.NDAr
     Raises
     ------
     ValueError
-        A negative length.
+        A negative length, or more elements than 63 bits can count.
+    TypeError
+        Anything but ints.
+    MemoryError
+        No memory for the mask.
 
     Examples
     --------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from support import DLPackOnly, base, call
 import qkv
 
 F = np.float32
+HUGE = 10**400  # no number of C; its digits fill a screen
 
 
 SHAPES: list[tuple[dict[str, Any], str]] = [
@@ -28,7 +30,8 @@ SHAPES: list[tuple[dict[str, Any], str]] = [
     ({"v": np.ones((2, 4, 5, 6), F)}, "v: expected num_kv_heads 2"),
     ({"q": np.array(1, F)}, "q: shape [], expected 1 to 4 axes"),
     ({"q": np.ones((1,) * 5, F)}, "q: shape [1, 1, 1, 1, 1], expected 1 to 4 axes"),
-    ({"k": np.ones((1,) * 12, F)}, "k: 12 axes, expected at most"),
+    ({"k": np.ones((1,) * 9, F)}, "k: 9 axes; at most 8 are supported"),
+    ({"mask": np.ones((1,) * 12, bool)}, "mask: 12 axes; at most 8 are supported"),
     ({"mask": np.ones((3, 4), bool)}, "mask: [3, 4] does not broadcast to"),
     ({"mask": np.ones((3, 4, 3, 5), bool)}, "mask: [3, 4, 3, 5] does not broadcast to"),
     ({"mask": np.ones((1, 2, 4, 3, 5), bool)}, "mask"),
@@ -36,7 +39,8 @@ SHAPES: list[tuple[dict[str, Any], str]] = [
     ({"sinks": np.ones(3, F)}, "sinks: expected [num_heads] = [4]"),
     ({"alibi_slopes": np.ones((4, 1), F)}, "alibi_slopes: expected [num_heads] = [4]"),
     ({"kv_lens": [1, 2, 3]}, "kv_lens: expected [batch] = [2], got [3]"),
-    ({"kv_lens": np.array([[1], [2]])}, "kv_lens"),
+    ({"kv_lens": np.array([[1], [2]])}, "kv_lens: expected 1 axis [batch], got 2 in [2, 1]"),
+    ({"query_offset": np.array(1)}, "query_offset: expected 1 axis [batch], got 0 in []"),
     ({"query_offset": [1]}, "query_offset: expected [batch] = [2], got [1]"),
     ({"out": np.ones((2, 4, 3, 5), F)}, "out: expected [batch, num_heads, q_len, value_dim] = [2, 4, 3, 6]"),
 ]
@@ -90,7 +94,22 @@ VALUES: list[tuple[dict[str, Any], str]] = [
     ({"kv_lens": [5, 6]}, "kv_lens: expected 0 to kv_len = 5, got 6 for batch 1"),
     ({"kv_lens": 6}, "kv_lens: expected 0 to kv_len = 5, got 6"),
     ({"query_offset": 2**70}, "query_offset: 1180591620717411303424 does not fit 64 bits"),
-    ({"query_offset": 2**62}, "query_offset: expected a number within +-2^60"),
+    ({"query_offset": 2**60 + 1}, "query_offset: expected a number within +-2^60"),
+    ({"query_offset": [0, -(2**60) - 1]}, "query_offset: expected a number within +-2^60"),
+    ({"scale": HUGE}, "scale: an int of 1329 bits does not fit 64-bit floating point"),
+    ({"softcap": -HUGE}, "softcap: an int of 1329 bits does not fit 64-bit floating point"),
+    ({"dropout": HUGE}, "dropout: an int of 1329 bits does not fit 64-bit floating point"),
+    ({"query_offset": -HUGE}, "query_offset: an int of 1329 bits does not fit 64 bits"),
+    ({"query_offset": [0, HUGE]}, "query_offset: an int of 1329 bits does not fit 64 bits"),
+    ({"kv_lens": HUGE}, "kv_lens: an int of 1329 bits does not fit 64 bits"),
+    ({"kv_lens": [2**63, 0]}, "kv_lens: 9223372036854775808 does not fit 64 bits"),
+    ({"window": (HUGE, 0)}, "window[0]: an int of 1329 bits does not fit 64 bits"),
+    ({"window": (None, HUGE)}, "window[1]: an int of 1329 bits does not fit 64 bits"),
+    ({"seed": HUGE}, "seed: an int of 1329 bits, expected 0 to 2**64 - 1"),
+    ({"return_stats": True, "stats_keys": [HUGE]}, "stats_keys: an int of 1329 bits does not fit 64 bits"),
+    ({"return_logits": "x" * 9999}, 'return_logits: expected "scaled", "capped" or "masked", got "xxxxxxxx'),
+    ({"return_logits": "masked\0"}, "return_logits: expected"),
+    ({"return_logits": "\ud800"}, "return_logits: expected"),
     ({"return_logits": "raw"}, 'return_logits: expected "scaled", "capped" or "masked", got "raw"'),
     (
         {"return_weights": qkv.Select(heads=[4])},
@@ -143,6 +162,22 @@ TYPES: list[tuple[dict[str, Any], str]] = [
     ({"query_offset": [0, 0.5]}, "query_offset: expected ints in the sequence, got float 0.5"),
     ({"kv_lens": "35"}, "kv_lens: expected an int or a sequence of ints, got str '35'"),
     ({"kv_lens": [None, 1]}, "kv_lens: expected ints in the sequence, got NoneType"),
+    ({"kv_lens": {1, 2}}, "kv_lens: expected an int or a sequence of ints, got set"),
+    ({"kv_lens": frozenset([1, 2])}, "kv_lens: expected an int or a sequence of ints, got frozenset"),
+    ({"kv_lens": {1: 2, 2: 1}}, "kv_lens: expected an int or a sequence of ints, got dict"),
+    ({"kv_lens": b"ab"}, "kv_lens: expected an int or a sequence of ints, got bytes"),
+    ({"kv_lens": bytearray(b"\1\2")}, "kv_lens: expected an int or a sequence of ints, got bytearray"),
+    ({"kv_lens": True}, "kv_lens: expected an int or a sequence of ints, got bool True"),
+    ({"kv_lens": [True, False]}, "kv_lens: expected ints in the sequence, got bool True"),
+    ({"kv_lens": [np.True_, 1]}, "kv_lens: expected ints in the sequence, got numpy.bool"),
+    ({"kv_lens": [np.array([1]), 1]}, "kv_lens: expected ints in the sequence, got numpy.ndarray"),
+    ({"query_offset": {0, 1}}, "query_offset: expected an int or a sequence of ints, got set"),
+    ({"return_stats": True, "stats_keys": {1}}, "stats_keys: expected an int or a sequence of ints, got set"),
+    ({"scale": np.True_}, "scale: expected a number, got numpy.bool"),
+    ({"scale": np.ones(1)}, "scale: expected a number, got numpy.ndarray"),
+    ({"scale": "x" * 9999}, "scale: expected a number, got str 'xxxxxxxx"),
+    ({"causal": HUGE}, "causal: expected a bool, got int of 1329 bits"),
+    ({"return_weights": SimpleNamespace(heads={0}, rows=None)}, "return_weights: Select.heads: expected a sequence"),
     ({"return_lse": None}, "return_lse: expected a bool, got NoneType"),
     ({"return_weights": None}, "return_weights: expected a bool or a qkv.Select, got NoneType"),
     ({"return_weights": 1}, "return_weights: expected a bool or a qkv.Select, got int"),
@@ -187,11 +222,54 @@ def test_types(changes: dict[str, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "text"), [*SHAPES, *DTYPES, *VALUES, *TYPES], ids=lambda x: x[:40] if isinstance(x, str) else ""
+)
+def test_texts_are_one_short_line(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as info:
+        call(**changes)
+    assert len(str(info.value)) < 200
+    assert str(info.value).isprintable()
+
+
+@pytest.mark.parametrize(
     ("changes", "text"), [*SHAPES, *DTYPES, *VALUES], ids=lambda x: x[:40] if isinstance(x, str) else ""
 )
 def test_reference_refuses_the_same(changes: dict[str, Any], text: str) -> None:
     with pytest.raises((ValueError, TypeError), match=r"^" + re.escape(text)):
         qkv.reference.attention(**{**base(), **changes})
+
+
+class Raises:
+    """A number, and a sequence, whose methods raise."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __float__(self) -> float:
+        raise self.error
+
+    def __index__(self) -> int:
+        raise self.error
+
+    def __iter__(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("stop"), RuntimeError("mine"), MemoryError("none")], ids=repr)
+@pytest.mark.parametrize(
+    "name",
+    ["scale", "softcap", "dropout", "seed", "query_offset", "kv_lens", "window", "stats_keys", "return_weights"],
+)
+def test_what_a_method_raises_goes_through(name: str, error: BaseException) -> None:
+    class Chooses:
+        @property
+        def heads(self) -> Any:
+            raise error
+
+    value = {"window": (Raises(error), 0), "return_weights": Chooses()}.get(name, Raises(error))
+    with pytest.raises(type(error)) as info:
+        call(**{name: value}, return_stats=True)
+    assert info.value is error
 
 
 def test_errors_have_one_base() -> None:

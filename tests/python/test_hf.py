@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 from support import optional
 
@@ -244,6 +245,28 @@ def test_sinks_that_were_not_handed_over_are_noticed():
 def test_names_with_another_meaning_are_refused(name):
     with pytest.raises(ValueError, match="name"):
         qkv.hf.register(name)
+
+
+@pytest.mark.parametrize("name", [3, None, b"qkv", [], object()])
+def test_names_of_another_type_are_refused(name):
+    with pytest.raises(TypeError, match=rf"^name: expected a str such as 'qkv', got {type(name).__name__}$"):
+        qkv.hf.register(name)
+
+
+def test_texts_do_not_repeat_a_long_name():
+    with pytest.raises(ValueError, match=r"^name: 'flash") as info:
+        qkv.hf.register("flash" * 1000)
+    assert len(str(info.value)) < 200
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("wrong", [None, 1, "x", b"x", [], np.ones((2, 8, 5, 16))], ids=lambda w: type(w).__name__)
+def test_operands_of_another_type_are_refused(place, wrong):
+    given = list(operands())
+    given[place] = wrong
+    name = ("query", "key", "value")[place]
+    with pytest.raises(TypeError, match=rf"^{name}: expected a torch.Tensor, got {type(wrong).__name__}$"):
+        qkv.hf.attention_forward(layer(), *given, None)
 
 
 @pytest.mark.parametrize("missing", ["torch", "transformers"])

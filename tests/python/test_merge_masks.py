@@ -94,8 +94,14 @@ def test_merge_errors() -> None:
         qkv.merge_states([out, out.copy()], [lse])
     with pytest.raises(TypeError, match=r"^outs: expected a list or tuple of arrays, got numpy.ndarray"):
         qkv.merge_states(out, lse)  # type: ignore[arg-type]
-    with pytest.raises(qkv.ShapeError, match=r"^outs\[1\]: expected \[1, 2, 3, 4\] as in"):
+    with pytest.raises(qkv.ShapeError, match=r"^outs\[1\]: expected \[1, 2, 3, 4\] as in outs\[0\], got"):
         qkv.merge_states([out, np.ones((1, 2, 3, 5), np.float32)], [lse, lse])
+    with pytest.raises(qkv.DtypeError, match=r"^outs\[1\]: expected float32 as in outs\[0\], got float64$"):
+        qkv.merge_states([out, out.astype(np.float64)], [lse, lse])  # type: ignore[list-item]
+    with pytest.raises(qkv.ShapeError, match=r"^lses\[10\]: expected \[batch, num_heads, q_len\] = \[1, 2, 3\], got"):
+        qkv.merge_states([out] * 11, [lse] * 10 + [lse[:, :1]])
+    with pytest.raises(qkv.ShapeError, match=r"^outs\[0\]: 9 axes; at most 8 are supported$"):
+        qkv.merge_states([np.ones((1,) * 9, np.float32)], [lse])
     with pytest.raises(qkv.ShapeError, match=r"^lses\[0\]: expected"):
         qkv.merge_states([out], [lse[:, :1]])
     with pytest.raises(qkv.DtypeError, match=r"^lses\[0\]: expected float32, got float64"):
@@ -131,13 +137,36 @@ def test_causal(q_len: int, kv_len: int, offset: int | None) -> None:
 
 
 def test_mask_errors() -> None:
-    with pytest.raises(ValueError, match=r"^lengths: expected 0 to kv_len = 5, got 6 for batch 1"):
+    with pytest.raises(qkv.ValueError, match=r"^lengths: expected 0 to n = 5, got 6 for batch 1$"):
         qkv.masks.padding([1, 6], 5)
-    with pytest.raises(ValueError, match=r"^lengths: expected 0 to kv_len = 5, got -1"):
+    with pytest.raises(qkv.ValueError, match=r"^lengths: expected 0 to n = 5, got -1 for batch 0$"):
         qkv.masks.padding([-1], 5)
+    with pytest.raises(qkv.ValueError, match=r"^n: expected at least 0, got -1$"):
+        qkv.masks.padding([1], -1)
     with pytest.raises(TypeError, match=r"^lengths: expected ints in the sequence, got float 1.5"):
         qkv.masks.padding([1.5], 5)  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^lengths: expected an int or a sequence of ints, got set"):
+        qkv.masks.padding({1, 2}, 5)
     with pytest.raises(ValueError, match=r"^q_len: expected at least 0, got -1"):
         qkv.masks.causal(-1, 3)
     with pytest.raises(TypeError, match=r"^kv_len: expected an int, got float"):
         qkv.masks.causal(1, 3.0)  # type: ignore[arg-type]
+
+
+def test_masks_that_are_too_large() -> None:
+    too_many = r"has more elements than 63 bits can count$"
+    with pytest.raises(qkv.ShapeError, match=r"^n: \[4, 1, 1, 4611686018427387904\] " + too_many):
+        qkv.masks.padding([1] * 4, 2**62)
+    with pytest.raises(qkv.ShapeError, match=r"^q_len, kv_len: \[1099511627776, 1099511627776\] " + too_many):
+        qkv.masks.causal(2**40, 2**40)
+    with pytest.raises(MemoryError, match=r"^lengths, n: no memory for a mask of 2 times 2305843009213693952 bytes$"):
+        qkv.masks.padding([1, 2], 2**61)
+    with pytest.raises(
+        MemoryError, match=r"^q_len, kv_len: no memory for a mask of 2305843009213693952 times 2 bytes$"
+    ):
+        qkv.masks.causal(2**61, 2)
+    for name, arguments in {"q_len": (10**400, 1), "kv_len": (1, 10**400), "query_offset": (1, 1, 10**400)}.items():
+        with pytest.raises(qkv.ValueError, match=rf"^{name}: an int of 1329 bits does not fit 64 bits$"):
+            qkv.masks.causal(*arguments)
+    with pytest.raises(qkv.ValueError, match=r"^n: an int of 1329 bits does not fit 64 bits$"):
+        qkv.masks.padding([1], 10**400)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -150,10 +151,29 @@ def test_select(heads: Any, rows: Any, rng: np.random.Generator) -> None:
 
 def test_select_takes_any_ints() -> None:
     assert qkv.Select(heads=range(2), rows=np.array([1, 0])) == qkv.Select([0, 1], (1, 0))
-    with pytest.raises(TypeError, match=r"rows: expected ints, got 1.5"):
-        qkv.Select(rows=1.5)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"heads: expected ints, got \[0.5\]"):
-        qkv.Select(heads=[0.5])  # type: ignore[list-item]
+    assert qkv.Select(heads=(i for i in (1, 0)), rows=()) == qkv.Select([1, 0], [])
+    assert qkv.Select() == qkv.Select(None, None)
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (1.5, "expected a sequence of ints, got float 1.5"), (1, "expected a sequence of ints, got int 1"),
+        ("01", "expected a sequence of ints, got str '01'"), (b"x", "expected a sequence of ints, got bytes"),
+        (bytearray(b"x"), "expected a sequence of ints, got bytearray"),
+        ({0}, "expected a sequence of ints, got set"), (frozenset([0]), "expected a sequence of ints, got frozenset"),
+        ({0: 1}, "expected a sequence of ints, got dict"), ([0.5], "expected ints in the sequence, got float 0.5"),
+        ([True], "expected ints in the sequence, got bool True"),
+        (np.array([True]), "expected ints in the sequence, got numpy.bool"),
+        ([[0]], "expected ints in the sequence, got list"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["heads", "rows"])
+def test_select_takes_nothing_else(name: str, bad: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=rf"^Select\.{name}: {re.escape(text)}"):
+        qkv.Select(**{name: bad})
+    with pytest.raises(ValueError, match=rf"^Select\.{name}: an int of 1329 bits does not fit 64 bits$"):
+        qkv.Select(**{name: [10**400]})
 
 
 @pytest.mark.parametrize(

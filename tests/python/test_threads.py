@@ -82,24 +82,36 @@ def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
     assert counted > 100
 
 
-@pytest.mark.parametrize("bad", [0, -3])
-def test_bad_number_of_threads(bad: int) -> None:
-    with pytest.raises(ValueError, match=str(bad)):
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (0, "expected at least 1, got 0"),
+        (-3, "expected at least 1, got -3"),
+        (10**400, "an int of 1329 bits does not fit 64 bits"),
+        (-(10**5000), "an int of 16610 bits does not fit 64 bits"),  # Python would not print it
+    ],
+    ids=["0", "-3", "huge", "unprintable"],
+)
+def test_bad_number_of_threads(bad: int, text: str) -> None:
+    with pytest.raises(qkv.ValueError, match=rf"^num_threads: {text}$"):
         qkv.set_num_threads(bad)
 
 
 @pytest.mark.parametrize("bad", [1.5, None, "2", True])
 def test_number_of_threads_of_another_type(bad: Any) -> None:
-    with pytest.raises(TypeError, match="num_threads: expected an int"):
+    with pytest.raises(TypeError, match=r"^num_threads: expected an int, got"):
         qkv.set_num_threads(bad)
 
 
 def test_unknown_target() -> None:
     before = qkv.target()
-    with pytest.raises(ValueError, match="pentium"):
-        qkv.set_target("pentium")
-    with pytest.raises(TypeError):
-        qkv.set_target(None)  # type: ignore[arg-type]
+    for bad, shown in {"pentium": "pentium", "x" * 5000: "x" * 57 + "...", "avx2\0": r"'avx2\x00'"}.items():
+        with pytest.raises(qkv.ValueError) as info:
+            qkv.set_target(bad)
+        assert str(info.value) == f"name: expected one of {', '.join(qkv.available_targets())}, got '{shown}'"
+    for other, kind in ((None, "NoneType"), (1, "int 1"), (b"avx2", "bytes")):
+        with pytest.raises(TypeError, match=rf"^name: expected a str, got {kind}$"):
+            qkv.set_target(other)  # type: ignore[arg-type]
     assert qkv.target() == before
 
 
