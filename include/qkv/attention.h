@@ -12,8 +12,8 @@
 namespace qkv {
 
 /// Where query row 0 sits among the keys. Key j is at position j, query row i at `query_offset + i`; an offset may be
-/// negative. The default is `filled - q_len`, where filled is kv_lens[b] if given, else kv_len: the last query row is
-/// at the last filled key (bottom-right alignment). PyTorch's is_causal is 0 (top-left).
+/// negative, from -2^60 to 2^60. The default is `filled - q_len`, where filled is kv_lens[b] if given, else kv_len: the
+/// last query row is at the last filled key (bottom-right alignment). PyTorch's is_causal is 0 (top-left).
 class QueryOffset {
  public:
   QueryOffset() = default;
@@ -30,16 +30,16 @@ class QueryOffset {
 };
 
 /// Row at position p sees keys `p - left <= j <= p + right`, both ends included; an empty side is unbounded.
-/// {255, 0} is a causal window of 256 keys, the row's own among them.
+/// Neither side may be below 0. {255, 0} is a causal window of 256 keys, the row's own among them.
 struct Window {
-  std::optional<std::int64_t> left = {};
-  std::optional<std::int64_t> right = {};
+  std::optional<std::int64_t> left = {};   ///< keys before the row's own position
+  std::optional<std::int64_t> right = {};  ///< keys after it
 };
 
 /// Reserved: a probability other than 0 is refused by this version.
 struct Dropout {
-  double p = 0;
-  std::optional<std::uint64_t> seed = {};
+  double p = 0;                            ///< probability of a weight to become 0
+  std::optional<std::uint64_t> seed = {};  ///< of the random numbers
 };
 
 /// What attention computes beyond softmax(scale Q K^T) V. Every member has a default.
@@ -48,7 +48,9 @@ struct AttentionOptions {
   std::optional<double> scale = {};
   /// Key j is visible to the row at position p only if j <= p.
   bool causal = false;
+  /// Position of query row 0 among the keys.
   QueryOffset query_offset = {};
+  /// Keys that are visible around the row's position.
   Window window = {};
   /// c > 0 turns each scaled logit x into c * tanh(x / c), before bias and masks; 0 is off.
   double softcap = 0;
@@ -62,6 +64,7 @@ struct AttentionOptions {
   std::optional<ConstTensorView> alibi_slopes = {};
   /// Keys at kv_lens[b] and beyond are hidden: int32 or int64, shape [batch], each in 0..kv_len.
   std::optional<ConstTensorView> kv_lens = {};
+  /// Reserved.
   Dropout dropout = {};
 };
 
@@ -75,6 +78,7 @@ struct Weights {
   std::optional<std::vector<std::int64_t>> rows = {};
 };
 
+/// A point on the way from Q K^T to softmax.
 enum class LogitsStage : std::uint8_t {
   kScaled,  ///< scale * Q K^T, of every key, hidden or not
   kCapped,  ///< after softcap, of every key, hidden or not
@@ -85,13 +89,13 @@ enum class LogitsStage : std::uint8_t {
 struct Logits {
   /// [batch, num_heads, q_len, kv_len]; float32 (float64 where q is float64); any strides.
   TensorView out = {};
-  LogitsStage stage = LogitsStage::kScaled;
+  LogitsStage stage = LogitsStage::kScaled;  ///< which logits
 };
 
 /// One number a row, from the same pass; each written if given; each [batch, num_heads, q_len], float32 (float64 where
 /// q is float64) but max_key, which is int64. Sinks are not keys. A row that sees nothing has -inf, -inf, -1, 0, 0, 0.
 struct Stats {
-  std::optional<TensorView> max_raw = {};     ///< largest scale * Q K^T among the visible keys
+  std::optional<TensorView> max_raw = {};     ///< largest scale * Q K^T among the visible keys; NaN if a logit is
   std::optional<TensorView> max_logit = {};   ///< largest logit among the visible keys, after softcap and bias
   std::optional<TensorView> max_key = {};     ///< the key of max_logit; the lowest, where several share it
   std::optional<TensorView> max_weight = {};  ///< largest weight
@@ -106,9 +110,9 @@ struct AttentionOutputs {
   /// ln(sum of exp of the logits, sinks included), natural logarithm: [batch, num_heads, q_len]; float32 (float64 where
   /// q is float64). -inf for a row that sees nothing (the sink's logit, where there is one).
   std::optional<TensorView> lse = {};
-  std::optional<Weights> weights = {};
-  std::optional<Logits> logits = {};
-  std::optional<Stats> stats = {};
+  std::optional<Weights> weights = {};  ///< n x n, where asked for
+  std::optional<Logits> logits = {};    ///< n x n
+  std::optional<Stats> stats = {};      ///< a few numbers a row
 };
 
 /// out = softmax(masked(softcap(scale * Q K^T) + bias)) V, per batch and head.

@@ -34,6 +34,7 @@ extern "C" {
 /// Most axes that a tensor can have.
 #define QKV_MAX_RANK 8
 
+/// What every function that can fail returns; qkv_last_error() has the text.
 typedef enum qkv_status {
   QKV_OK = 0,
   QKV_ERROR_SHAPE = 1,          ///< ranks, extents or strides that do not fit together
@@ -43,6 +44,7 @@ typedef enum qkv_status {
   QKV_ERROR_INTERNAL = 5        ///< a fault of the library; outputs hold anything
 } qkv_status;
 
+/// Element types; attention takes QKV_FLOAT32 and QKV_FLOAT64.
 typedef enum qkv_dtype {
   QKV_BOOL = 0,  ///< one byte, 0 or 1
   QKV_UINT8 = 1,
@@ -56,6 +58,7 @@ typedef enum qkv_dtype {
   QKV_FLOAT64 = 9
 } qkv_dtype;
 
+/// Which logits an output holds.
 typedef enum qkv_logits_stage {
   QKV_LOGITS_SCALED = 0,  ///< scale * Q K^T, of every key, hidden or not
   QKV_LOGITS_CAPPED = 1,  ///< after softcap, of every key, hidden or not
@@ -64,7 +67,7 @@ typedef enum qkv_logits_stage {
 
 /// A look at the caller's memory; nothing is owned or copied. Operands are only read, whatever the type of `data` says.
 typedef struct qkv_tensor {
-  size_t struct_size;
+  size_t struct_size;             ///< sizeof of this structure; how the library knows the version of the header
   void* data;                     ///< the element at index 0 of every axis; may be null where an extent is 0
   int32_t dtype;                  ///< a qkv_dtype
   int32_t rank;                   ///< 0 .. QKV_MAX_RANK
@@ -97,7 +100,7 @@ static inline qkv_tensor qkv_dense(const void* data, int32_t dtype, int32_t rank
 
 /// What attention computes beyond softmax(scale Q K^T) V. All members 0 but struct_size: the defaults.
 typedef struct qkv_attention_options {
-  size_t struct_size;
+  size_t struct_size;   ///< sizeof of this structure; how the library knows the version of the header
   const double* scale;  ///< multiplies Q K^T; null = 1/sqrt(head_dim); any finite number, 0 and negative ones included
   double softcap;       ///< c > 0 turns each scaled logit x into c * tanh(x / c), before bias and masks; 0 is off
   int32_t causal;       ///< not 0: key j is visible to the row at position p only if j <= p
@@ -107,16 +110,17 @@ typedef struct qkv_attention_options {
   const qkv_tensor* query_offsets;  ///< instead, one per batch: int32 or int64, shape [batch]
   /// Row at position p sees keys p - window_left <= j <= p + window_right, both ends included; null = unbounded.
   const int64_t* window_left;
-  const int64_t* window_right;
+  const int64_t* window_right;     ///< neither side may be below 0
   const qkv_tensor* mask;          ///< bool, 1 = attend; broadcasts onto [batch, num_heads, q_len, kv_len]
   const qkv_tensor* bias;          ///< added to the logits; q's dtype; broadcasts like mask; -inf hides the key
   const qkv_tensor* sinks;         ///< a logit per head without a value: [num_heads] or [batch, num_heads]
   const qkv_tensor* alibi_slopes;  ///< adds -slope * |p - j|: [num_heads] or [batch, num_heads]
   const qkv_tensor* kv_lens;       ///< hides keys at kv_lens[b] and beyond: int32 or int64, [batch], in 0..kv_len
   double dropout_p;                ///< reserved: a probability other than 0 is refused by this version
-  const uint64_t* dropout_seed;
+  const uint64_t* dropout_seed;    ///< reserved
 } qkv_attention_options;
 
+/// The defaults, with struct_size set.
 static inline qkv_attention_options qkv_attention_options_init(void) {
   qkv_attention_options options = QKV_ZEROED_;
   options.struct_size = sizeof(options);
@@ -127,27 +131,28 @@ static inline qkv_attention_options qkv_attention_options_init(void) {
 /// strides. A row that sees nothing has lse -inf (the sink's logit, where there is one) and statistics -inf, -inf, -1,
 /// 0, 0, 0; hidden keys have weight exactly 0.
 typedef struct qkv_attention_outputs {
-  size_t struct_size;
+  size_t struct_size;     ///< sizeof of this structure; how the library knows the version of the header
   const qkv_tensor* lse;  ///< ln(sum of exp of the logits, sinks included): [batch, num_heads, q_len]
   /// The softmax weights of chosen heads and rows: [batch, number of heads, number of rows, kv_len].
   const qkv_tensor* weights;
   const int64_t* weight_heads;  ///< query heads, in the order wanted; null = all
-  size_t num_weight_heads;
-  const int64_t* weight_rows;  ///< rows of q, in the order wanted; null = all
-  size_t num_weight_rows;
-  const qkv_tensor* logits;  ///< the logits at logits_stage: [batch, num_heads, q_len, kv_len]
-  int32_t logits_stage;      ///< a qkv_logits_stage
+  size_t num_weight_heads;      ///< of weight_heads
+  const int64_t* weight_rows;   ///< rows of q, in the order wanted; null = all
+  size_t num_weight_rows;       ///< of weight_rows
+  const qkv_tensor* logits;     ///< the logits at logits_stage: [batch, num_heads, q_len, kv_len]
+  int32_t logits_stage;         ///< a qkv_logits_stage
   /// The statistics, one number a row, each [batch, num_heads, q_len].
-  const qkv_tensor* max_raw;     ///< largest scale * Q K^T among the visible keys
+  const qkv_tensor* max_raw;     ///< largest scale * Q K^T among the visible keys; NaN if a logit is
   const qkv_tensor* max_logit;   ///< largest logit among the visible keys, after softcap and bias
   const qkv_tensor* max_key;     ///< int64: the key of max_logit; the lowest, where several share it
   const qkv_tensor* max_weight;  ///< largest weight
   const qkv_tensor* entropy;     ///< -sum w ln w over the keys, in nats
   const qkv_tensor* key_weight;  ///< sum of the weights of stats_keys
   const int64_t* stats_keys;     ///< keys for key_weight, each in 0..kv_len-1 and listed once
-  size_t num_stats_keys;
+  size_t num_stats_keys;         ///< of stats_keys
 } qkv_attention_outputs;
 
+/// No output beyond out, with struct_size set.
 static inline qkv_attention_outputs qkv_attention_outputs_init(void) {
   qkv_attention_outputs outputs = QKV_ZEROED_;
   outputs.struct_size = sizeof(outputs);

@@ -17,6 +17,7 @@ QKV_API std::string_view version() noexcept;
 /// Threads that one call may use, the caller's among them. The default, in this order: QKV_NUM_THREADS,
 /// OMP_NUM_THREADS, the CPUs that this process may run on. @throws ValueError below 1.
 QKV_API void set_num_threads(int num_threads);
+/// What set_num_threads or the default says. @throws ValueError if an environment variable is no number of threads.
 QKV_API int num_threads();
 
 /// Runs task(0) .. task(count - 1), each exactly once and in any order, and returns when all are done.
@@ -35,15 +36,16 @@ QKV_API void set_target(std::string_view name);
 
 /// How this library was built and where it runs.
 struct Config {
-  std::string version;
-  std::string target;
-  std::vector<std::string> targets;
-  int threads = 0;
-  std::string compiler;
-  std::string build_type;
-  std::string cpu;
-  std::string highway;
+  std::string version;               ///< version()
+  std::string target;                ///< target()
+  std::vector<std::string> targets;  ///< available_targets()
+  int threads = 0;                   ///< num_threads()
+  std::string compiler;              ///< name and version
+  std::string build_type;            ///< CMake's, "Release"
+  std::string cpu;                   ///< as the CPU calls itself, "unknown" where it does not
+  std::string highway;               ///< version of Google Highway
 };
+/// A snapshot of it all. @throws ValueError as num_threads() and target() do.
 QKV_API Config config();
 
 }  // namespace qkv

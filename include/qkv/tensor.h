@@ -60,7 +60,7 @@ class QKV_API ConstTensorView {
   std::int64_t stride(int axis) const noexcept { return strides_[axis]; }
   /// Number of elements; 1 for rank 0. @throws ShapeError where it does not fit 63 bits.
   std::int64_t num_elements() const;
-  /// The elements as T; the caller has checked dtype() (asserted in debug builds).
+  /// The elements as T; the caller has checked dtype().
   template <class T>
   const T* as() const noexcept {
     return static_cast<const T*>(data_);
@@ -119,6 +119,7 @@ template <class T>
 ConstTensorView view(const T* data, const Extents& shape) {
   return {data, kDtypeOf<T>, shape, dense_strides(shape)};
 }
+/// The same, to be written.
 template <class T>
 TensorView view(T* data, const Extents& shape) {
   return {data, kDtypeOf<T>, shape, dense_strides(shape)};
@@ -128,6 +129,7 @@ template <class T>
 ConstTensorView view(const T* data, const Extents& shape, const Extents& strides) {
   return {data, kDtypeOf<T>, shape, strides};
 }
+/// The same, to be written.
 template <class T>
 TensorView view(T* data, const Extents& shape, const Extents& strides) {
   return {data, kDtypeOf<T>, shape, strides};
