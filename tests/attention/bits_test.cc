@@ -3,25 +3,16 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "support/call.h"
+#include "support/on_target.h"
 #include "support/part.h"
 #include "support/random_call.h"
 
 namespace qkv::support {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-struct Setting {
-  std::string target;
-  Dtype dtype;
-};
 
 class Bits : public ::testing::TestWithParam<Setting> {
  protected:
@@ -42,14 +33,10 @@ class Bits : public ::testing::TestWithParam<Setting> {
 
 /// Where rows see keys, by the reference's masked logits: [batch, heads, q_len, kv_len], 1 or 0.
 Tensor visible_keys(const Call& call) {
-  Guarded logits(Results::per_key(call), call.dtype);
-  Guarded out({call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype);
-  AttentionOutputs outputs;
-  outputs.logits = Logits{.out = logits, .stage = LogitsStage::kMasked};
-  reference::attention(*call.q, *call.k, *call.v, out, call.full_options(), outputs);
-  Tensor visible(Results::per_key(call), Dtype::kBool);
+  const Results all = run_all(call, {}, &reference::attention);
+  Tensor visible(all.logits.shape(), Dtype::kBool);
   for_each_index(visible.shape(),
-                 [&](const Extents& index) { write(visible, index, read(logits, index) == -kInfinity ? 0 : 1); });
+                 [&](const Extents& index) { write(visible, index, read(all.logits, index) == -kInf ? 0 : 1); });
   return visible;
 }
 
@@ -61,7 +48,7 @@ void fill_key(const TensorView& operand, std::int64_t batch, std::int64_t head, 
 void expect_poison_stays(const Call& call, const Guarded& clean, const Guarded& poisoned, const Tensor& visible,
                          const Extents& at) {
   const std::int64_t group = call.num_heads / call.num_kv_heads;
-  for_each_index(Results::per_row(call), [&](const Extents& row) {
+  for_each_index({call.batch, call.num_heads, call.q_len}, [&](const Extents& row) {
     const bool same_head = row[0] == at[0] && row[1] / group == at[1];
     const bool sees = same_head && read(visible, {row[0], row[1], row[2], at[2]}) != 0;
     for (std::int64_t c = 0; c < call.value_dim; ++c) {
@@ -98,32 +85,12 @@ TEST_P(Bits, PoisonInOneKeyReachesOnlyRowsThatSeeIt) {
   });
 }
 
-/// Everything that the call writes, with masked logits: those of hidden keys are -inf whatever the keys hold.
-std::unique_ptr<Results> run_all(const Call& call) {
-  auto results = std::make_unique<Results>(call, Layout::kDense, true, LogitsStage::kMasked);
-  attention(*call.q, *call.k, *call.v, results->out, call.full_options(), results->outputs(call));
-  return results;
-}
-
-void expect_same_results(const Results& actual, const Results& expected) {
-  EXPECT_TRUE(same_bits(actual.out, expected.out)) << "out";
-  EXPECT_TRUE(same_bits(actual.lse, expected.lse)) << "lse";
-  EXPECT_TRUE(same_bits(actual.max_raw, expected.max_raw)) << "max_raw";
-  EXPECT_TRUE(same_bits(actual.max_logit, expected.max_logit)) << "max_logit";
-  EXPECT_TRUE(same_bits(actual.max_key, expected.max_key)) << "max_key";
-  EXPECT_TRUE(same_bits(actual.max_weight, expected.max_weight)) << "max_weight";
-  EXPECT_TRUE(same_bits(actual.entropy, expected.entropy)) << "entropy";
-  EXPECT_TRUE(same_bits(actual.key_weight, expected.key_weight)) << "key_weight";
-  EXPECT_TRUE(same_bits(*actual.weights, *expected.weights)) << "weights";
-  EXPECT_TRUE(same_bits(*actual.logits, *expected.logits)) << "logits";
-}
-
 TEST_P(Bits, EverythingHiddenMayHoldAnything) {
   for_random_calls(301, 100, 150, [](Random& random, Call& call) {
     const Tensor visible = visible_keys(call);
-    const auto clean = run_all(call);
+    const Results clean = run_all(call);
     const std::int64_t group = call.num_heads / call.num_kv_heads;
-    const double poisons[] = {kNaN, kInfinity, -kInfinity, 3e38};
+    const double poisons[] = {kNaN, kInf, -kInf, 3e38};
     for_each_index({call.batch, call.num_kv_heads, call.kv_len}, [&](const Extents& at) {
       bool seen = false;
       for (std::int64_t h = at[1] * group; h < (at[1] + 1) * group; ++h) {
@@ -133,33 +100,27 @@ TEST_P(Bits, EverythingHiddenMayHoldAnything) {
       fill_key(*call.k, at[0], at[1], at[2], poisons[random.integer(0, 3)]);
       fill_key(*call.v, at[0], at[1], at[2], poisons[random.integer(0, 3)]);
     });
-    expect_same_results(*run_all(call), *clean);
+    expect_same_bits(run_all(call), clean);
   });
 }
 
 TEST_P(Bits, PartsGiveTheBitsOfTheWhole) {
   for_random_calls(501, 100, 200, [](Random& random, Call& call) {
-    const auto whole = run(call);
+    const Results whole = run_all(call);
+    const auto expect_part = [&whole](Part part, const std::string& what) {
+      SCOPED_TRACE(what);
+      part.expect_bits_of(whole);
+    };
     const std::int64_t batch = random.integer(0, call.batch - 1);
-    Part one_batch(call);
-    one_batch.batches(batch, batch + 1);
-    EXPECT_TRUE(same_bits(*one_batch.run(), one_batch.of(*whole))) << "batch " << batch << " alone";
+    expect_part(Part(call).batches(batch, batch + 1), "batch " + std::to_string(batch) + " alone");
     const std::int64_t head = random.integer(0, call.num_kv_heads - 1);
-    Part one_head(call);
-    one_head.kv_heads(head, head + 1);
-    EXPECT_TRUE(same_bits(*one_head.run(), one_head.of(*whole))) << "kv head " << head << " alone";
+    expect_part(Part(call).kv_heads(head, head + 1), "kv head " + std::to_string(head) + " alone");
     if (call.q_len == 0) return;
     const std::int64_t row = random.integer(0, call.q_len - 1);
-    Part one_row(call);
-    one_row.rows(row, row + 1);
-    EXPECT_TRUE(same_bits(*one_row.run(), one_row.of(*whole))) << "row " << row << " alone";
+    expect_part(Part(call).rows(row, row + 1), "row " + std::to_string(row) + " alone");
     const std::int64_t cut = random.integer(0, call.q_len);
-    Part before(call);
-    before.rows(0, cut);
-    Part after(call);
-    after.rows(cut, call.q_len);
-    EXPECT_TRUE(same_bits(*before.run(), before.of(*whole))) << "rows before " << cut;
-    EXPECT_TRUE(same_bits(*after.run(), after.of(*whole))) << "rows from " << cut;
+    expect_part(Part(call).rows(0, cut), "rows before " + std::to_string(cut));
+    expect_part(Part(call).rows(cut, call.q_len), "rows from " + std::to_string(cut));
   });
 }
 
@@ -174,35 +135,33 @@ TEST_P(Bits, KeysBeyondTheVisibleOnesChangeNothing) {
     });
     call.mask = std::make_unique<Guarded>(mask.shape(), Dtype::kBool);
     copy(mask, *call.mask);
-    Part fewer(call);
-    fewer.keys(end);
-    EXPECT_TRUE(same_bits(*fewer.run(), *run(call))) << "kv_len " << end;
+    SCOPED_TRACE("kv_len " + std::to_string(end));
+    Part(call).keys(end).expect_bits_of(run_all(call));
   });
 }
 
 TEST_P(Bits, ThreadsChangeNothing) {
   for_random_calls(901, 40, 400, [](Random&, Call& call) {
-    std::vector<std::unique_ptr<Results>> results;
+    std::vector<Results> results;
     for (const int threads : {1, 2, 3, 4}) {
       const ThreadScope scope(threads);
       results.push_back(run_all(call));
     }
-    for (std::size_t i = 1; i < results.size(); ++i) expect_same_results(*results[i], *results[0]);
+    for (std::size_t i = 1; i < results.size(); ++i) expect_same_bits(results[i], results[0]);
   });
 }
 
 TEST_P(Bits, OutputsAskedForChangeNothing) {
   for_random_calls(1101, 60, 150, [](Random& random, Call& call) {
     const auto alone = run(call);
-    Results all(call, Layout::kDense, true, static_cast<LogitsStage>(random.integer(0, 2)));
-    attention(*call.q, *call.k, *call.v, all.out, call.full_options(), all.outputs(call));
+    const Results all = run_all(call, {.stage = static_cast<LogitsStage>(random.integer(0, 2))});
     EXPECT_TRUE(same_bits(all.out, *alone));
   });
 }
 
 TEST_P(Bits, StridesChangeNothing) {
   for_random_calls(1301, 60, 150, [](Random& random, Call& call) {
-    const auto before = run(call);
+    const Results before = run_all(call);
     for (auto* operand : {&call.q, &call.k, &call.v, &call.mask, &call.bias}) {
       if (*operand == nullptr) continue;
       auto moved =
@@ -210,7 +169,7 @@ TEST_P(Bits, StridesChangeNothing) {
       copy(**operand, *moved);
       *operand = std::move(moved);
     }
-    EXPECT_TRUE(same_bits(*run(call, draw_layout(random)), *before));
+    expect_same_bits(run_all(call, {.layout = draw_layout(random)}), before);
   });
 }
 
@@ -219,18 +178,22 @@ TEST_P(Bits, TheWayOfHidingChangesNothing) {
     call.bias.reset();  // a bias is another formula
     call.mask.reset();
     const Tensor visible = visible_keys(call);
-    const auto by_options = run(call);
+    const Results by_options = run_all(call);
     Call masked = std::move(call);
     masked.mask = std::make_unique<Guarded>(visible.shape(), Dtype::kBool, draw_layout(random));
     copy(visible, *masked.mask);
-    EXPECT_TRUE(same_bits(*run(masked), *by_options)) << "mask added to the options";
+    {
+      SCOPED_TRACE("mask added to the options");
+      expect_same_bits(run_all(masked), by_options);
+    }
     if (masked.slopes) return;  // ALiBi needs the positions, nothing else does
     masked.options.causal = false;
     masked.options.window = {};
     masked.kv_lens.reset();
     masked.offsets.reset();
     masked.options.query_offset = {};
-    EXPECT_TRUE(same_bits(*run(masked), *by_options)) << "mask instead of the options";
+    SCOPED_TRACE("mask instead of the options");
+    expect_same_bits(run_all(masked), by_options);
   });
 }
 
@@ -275,27 +238,17 @@ TEST_P(Bits, LongRowsAcrossChunks) {
   call.value_dim = 24;
   call.make_operands(random);
   call.options.causal = true;
-  const auto whole = run(call);
+  call.stats_keys = {0, 4096, 8190, 8200};
+  const Results whole = run_all(call);
   for (std::int64_t row = 0; row < call.q_len; ++row) {
-    Part one(call);
-    one.rows(row, row + 1);
-    EXPECT_TRUE(same_bits(*one.run(), one.of(*whole))) << "row " << row;
+    SCOPED_TRACE("row " + std::to_string(row));
+    Part(call).rows(row, row + 1).expect_bits_of(whole);
   }
-  Part fewer(call);
-  fewer.rows(0, 5).keys(call.kv_len - 8);
-  EXPECT_TRUE(same_bits(*fewer.run(), fewer.of(*whole)));
+  SCOPED_TRACE("rows 0 to 4");
+  Part(call).rows(0, 5).keys(call.kv_len - 8).expect_bits_of(whole);
 }
 
-std::vector<Setting> settings() {
-  std::vector<Setting> all;
-  for (const std::string& name : available_targets()) all.push_back({name, Dtype::kFloat32});
-  all.push_back({available_targets().front(), Dtype::kFloat64});
-  return all;
-}
-
-INSTANTIATE_TEST_SUITE_P(Targets, Bits, ::testing::ValuesIn(settings()), [](const auto& test) {
-  return test.param.target + "_" + std::string(name_of(test.param.dtype));
-});
+INSTANTIATE_TEST_SUITE_P(On, Bits, ::testing::ValuesIn(every_setting()), setting_name);
 
 }  // namespace
 }  // namespace qkv::support

@@ -1,6 +1,8 @@
 // Random calls with every option and layout, on every target, against the double-precision reference.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -10,44 +12,20 @@
 namespace qkv::support {
 namespace {
 
-/// Terms are of size 1; a logit of head_dim products is off by a few eps times its own size, and so is a weight: the
-/// exponential turns an absolute error into a relative one. Logits here reach some 30.
-constexpr double kOutCoefficient = 64;
-constexpr double kLogitCoefficient = 32;
-/// A small weight inherits its logit's absolute error, up to 100 times a few eps, as a relative one.
-constexpr double kWeightCoefficient = 256;
-constexpr double kSmallWeight = 1e-6;
-/// w ln w has slope ln w: up to 16 bits of weights below eps count.
-constexpr double kEntropyCoefficient = 512;
-
 class ForwardRandom : public ::testing::TestWithParam<Dtype> {};
-
-void compare(const Results& actual, const Results& expected) {
-  EXPECT_TRUE(close(actual.out, expected.out, {kOutCoefficient}));
-  EXPECT_TRUE(close(actual.lse, expected.lse, {kLogitCoefficient}));
-  EXPECT_TRUE(close(actual.max_raw, expected.max_raw, {kLogitCoefficient}));
-  EXPECT_TRUE(close(actual.max_logit, expected.max_logit, {kLogitCoefficient}));
-  EXPECT_TRUE(close(actual.max_weight, expected.max_weight, {kOutCoefficient}));
-  EXPECT_TRUE(close(actual.entropy, expected.entropy, {kEntropyCoefficient}));
-  EXPECT_TRUE(close(actual.key_weight, expected.key_weight, {kOutCoefficient}));
-  if (actual.has_matrices) {
-    EXPECT_TRUE(close(*actual.weights, *expected.weights, {kOutCoefficient}));
-    EXPECT_TRUE(close(*actual.weights, *expected.weights, {kWeightCoefficient, kSmallWeight}));
-    EXPECT_TRUE(close(*actual.logits, *expected.logits, {kLogitCoefficient, 4}));
-  }
-  EXPECT_TRUE(actual.intact()) << "something outside of an output was written";
-}
 
 /// max_key may differ where two logits are equal but for rounding: then its logit is the largest all the same.
 void compare_max_key(const Call& call, const Results& actual, const Results& expected) {
-  Results masked(call, Layout::kDense, true, LogitsStage::kMasked);
-  reference::attention(*call.q, *call.k, *call.v, masked.out, call.full_options(), masked.outputs(call));
-  for_each_index(Results::per_row(call), [&](const Extents& row) {
+  const Results masked = run_all(call, {}, &reference::attention);
+  for_each_index(expected.max_key.shape(), [&](const Extents& row) {
     const double key = read(actual.max_key, row);
     if (key == read(expected.max_key, row)) return;
     ASSERT_TRUE(key >= 0 && key < static_cast<double>(call.kv_len)) << to_string(row);
+    const double largest = read(expected.max_logit, row);
+    const double allowed =
+        kLogitTolerance.coefficient * epsilon_of(call.dtype) * std::max(kLogitTolerance.size, std::abs(largest));
     const Extents chosen{row[0], row[1], row[2], static_cast<std::int64_t>(key)};
-    EXPECT_NEAR(read(*masked.logits, chosen), read(expected.max_logit, row), 1e-5) << to_string(row);
+    EXPECT_NEAR(read(masked.logits, chosen), largest, allowed) << to_string(row);
   });
 }
 
@@ -56,16 +34,15 @@ void check(std::uint64_t seed, Dtype dtype, std::int64_t most) {
   Random random(seed);
   const Call call = draw_call(random, dtype, most);
   SCOPED_TRACE(call.describe());
-  const bool matrices = random.chance(0.6);
-  const auto stage = static_cast<LogitsStage>(random.integer(0, 2));
-  Results expected(call, Layout::kDense, matrices, stage);
-  reference::attention(*call.q, *call.k, *call.v, expected.out, call.full_options(), expected.outputs(call));
+  const Wanted wanted{.stage = static_cast<LogitsStage>(random.integer(0, 2)), .matrices = random.chance(0.6)};
+  const Results expected = run_all(call, wanted, &reference::attention);
   for (const std::string& name : kernel_targets()) {
     SCOPED_TRACE("target " + name);
     const TargetScope scope(name);
-    Results actual(call, draw_layout(random), matrices, stage);
-    attention(*call.q, *call.k, *call.v, actual.out, call.full_options(), actual.outputs(call));
-    compare(actual, expected);
+    Wanted laid_out = wanted;
+    laid_out.layout = draw_layout(random);
+    const Results actual = run_all(call, laid_out);
+    expect_close(actual, expected);
     compare_max_key(call, actual, expected);
     if (dtype == Dtype::kFloat64) break;  // one kernel for all targets
   }

@@ -102,9 +102,10 @@ class Memory : public ::testing::TestWithParam<int> {
     const bool f32 = options.call.dtype == Dtype::kFloat32;
     const std::int64_t packed = f32 ? (copies_values ? 2 : 1) * kLen * kDim * std::int64_t{sizeof(float)} : 0;
     Guarded out({1, 1, kLen, kDim}, options.call.dtype);
-    Results results(options.call, Layout::kDense, false, LogitsStage::kMasked);
+    const Call& call = options.call;
+    const Results results(*call.q, *call.k, *call.v, {.matrices = false});
     Guarded weights({1, 1, 2, kLen}, options.call.dtype);
-    AttentionOutputs outputs = results.outputs(options.call);
+    AttentionOutputs outputs = results.outputs();
     outputs.weights = Weights{.out = weights, .rows = std::vector<std::int64_t>{kLen - 1, 3}};
     EXPECT_LE(bytes_of(options, out, {}), packed + GetParam() * kPerThread + kSmallChange);
     EXPECT_LE(bytes_of(options, out, outputs), packed + GetParam() * kPerThread + kSmallChange) << "with outputs";

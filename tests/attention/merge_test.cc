@@ -24,15 +24,17 @@ namespace qkv {
 namespace {
 
 using support::close;
+using support::kInf;
+using support::kNaN;
 using support::tensor_of;
 using support::Tolerance;
 
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Dtype kF32 = Dtype::kFloat32;
 constexpr Dtype kF64 = Dtype::kFloat64;
 /// A few operations in double for each part.
 constexpr Tolerance kFewRoundings{.coefficient = 16};
+/// The same, of a number of size 1.
+constexpr double kRoundings = 16 * std::numeric_limits<double>::epsilon();
 
 /// A part of one row and one value.
 struct One {
@@ -59,8 +61,8 @@ TEST(Merge, WeighsPartsByTheirSums) {
   ones.emplace_back(20, std::log(3.0));
   ones.emplace_back(50, std::log(4.0));
   const auto [out, lse] = merged(ones);
-  EXPECT_NEAR(out, (10 + 60 + 200) / 8.0, 1e-13);
-  EXPECT_NEAR(lse, std::log(8.0), 1e-15);
+  EXPECT_NEAR(out, (10 + 60 + 200) / 8.0, 270.0 / 8 * kRoundings);
+  EXPECT_NEAR(lse, std::log(8.0), kRoundings);
 }
 
 TEST(Merge, OnePartIsItself) {
@@ -71,7 +73,7 @@ TEST(Merge, OnePartIsItself) {
 
 TEST(Merge, EmptyPartsHaveNoSay) {
   std::vector<One> ones;
-  ones.emplace_back(kNan, -kInf);
+  ones.emplace_back(kNaN, -kInf);
   ones.emplace_back(0.1, 0.3);
   ones.emplace_back(kInf, -kInf);
   EXPECT_EQ(merged(ones), std::pair(0.1, 0.3));
@@ -87,15 +89,15 @@ TEST(Merge, EmptyStaysEmpty) {
 TEST(Merge, NanPropagates) {
   std::vector<One> ones;
   ones.emplace_back(1, 0.3);
-  ones.emplace_back(2, kNan);
+  ones.emplace_back(2, kNaN);
   const auto [out, lse] = merged(ones);
   EXPECT_TRUE(std::isnan(out));
   EXPECT_TRUE(std::isnan(lse));
   std::vector<One> value;
-  value.emplace_back(kNan, 0.3);
+  value.emplace_back(kNaN, 0.3);
   value.emplace_back(2, 0.3);
   EXPECT_TRUE(std::isnan(merged(value).first));
-  EXPECT_NEAR(merged(value).second, 0.3 + std::log(2.0), 1e-15);
+  EXPECT_NEAR(merged(value).second, 0.3 + std::log(2.0), kRoundings);
 }
 
 TEST(Merge, FarApartSumsDoNotOverflow) {
@@ -103,6 +105,11 @@ TEST(Merge, FarApartSumsDoNotOverflow) {
   ones.emplace_back(1, -1e5);
   ones.emplace_back(2, 1e5);
   EXPECT_EQ(merged(ones), std::pair(2.0, 1e5));
+  std::vector<One> farthest;
+  farthest.emplace_back(1, -1.7e308);
+  farthest.emplace_back(2, 1.7e308);
+  EXPECT_EQ(merged(farthest), std::pair(2.0, 1.7e308));
+  EXPECT_EQ(merged(farthest, -1.7e308), std::pair(2.0, 1.7e308));
 }
 
 TEST(Merge, SinkEntersOnceAtTheEnd) {
@@ -110,8 +117,8 @@ TEST(Merge, SinkEntersOnceAtTheEnd) {
   ones.emplace_back(10, std::log(1.0));
   ones.emplace_back(20, std::log(3.0));
   const auto [out, lse] = merged(ones, std::log(4.0));
-  EXPECT_NEAR(out, 70 / 8.0, 1e-13);
-  EXPECT_NEAR(lse, std::log(8.0), 1e-15);
+  EXPECT_NEAR(out, 70 / 8.0, 70.0 / 8 * kRoundings);
+  EXPECT_NEAR(lse, std::log(8.0), kRoundings);
 }
 
 TEST(Merge, SinkOfAnEmptyRowIsItsLse) {

@@ -42,6 +42,12 @@ TEST(EnvironmentDeathTest, OwnVariableComesFirst) {
   EXPECT_THREADS("3", "nonsense", "<3>");
 }
 
+TEST(EnvironmentDeathTest, ANumberThatNoSystemHasIsTaken) {
+  EXPECT_THREADS("999999", nullptr, "<999999>");
+  EXPECT_THREADS("2147483647", nullptr, "<2147483647>");
+  EXPECT_THREADS("2147483648", nullptr, "QKV_NUM_THREADS");
+}
+
 TEST(EnvironmentDeathTest, ThenTheFirstNumberOfOpenMP) {
   EXPECT_THREADS(nullptr, "5", "<5>");
   EXPECT_THREADS("", "4,2", "<4>");

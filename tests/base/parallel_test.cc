@@ -198,6 +198,62 @@ TEST_F(Parallel, ExecutorThatRunsNothingIsAnError) {
   EXPECT_THROW(parallel_for(10, [](std::size_t) {}), ValueError);
 }
 
+TEST_F(Parallel, ExecutorThatCallsTooLateFindsNothingToDo) {
+  set_num_threads(2);
+  std::function<void(std::size_t)> kept;
+  set_executor([&](std::size_t, const std::function<void(std::size_t)>& task) { kept = task; });
+  int runs = 0;
+  EXPECT_THROW(parallel_for(10, [&](std::size_t) { ++runs; }), ValueError);
+  kept(0);
+  kept(1);
+  EXPECT_EQ(runs, 0);
+
+  set_executor([&](std::size_t, const std::function<void(std::size_t)>& task) {
+    kept = task;
+    throw std::runtime_error("the executor");
+  });
+  EXPECT_THROW(parallel_for(10, [&](std::size_t) { ++runs; }), std::runtime_error);
+  kept(0);
+  EXPECT_EQ(runs, 0);
+}
+
+TEST_F(Parallel, ExecutorThatReturnsWhileATaskRunsIsWaitedFor) {
+  set_num_threads(2);
+  Meeting begun(2);
+  std::thread late;
+  set_executor([&](std::size_t, const std::function<void(std::size_t)>& task) {
+    late = std::thread([task] { task(0); });
+    begun.wait();
+  });
+  std::atomic<bool> finished = false;
+  parallel_for(2, [&](std::size_t i) {
+    if (i == 0) begun.wait();
+    std::this_thread::sleep_for(std::chrono::milliseconds(i == 0 ? 0 : 50));
+    finished = i == 1;
+  });
+  EXPECT_TRUE(finished) << "parallel_for returned while a task was running";
+  late.join();
+}
+
+TEST_F(Parallel, AHundredThousandThreadsAreAThousandPieces) {
+  set_num_threads(100'000);
+  EXPECT_EQ(num_threads(), 100'000);
+  const auto run_all = [] {
+    std::vector<std::atomic<int>> runs(5000);
+    parallel_for(runs.size(), [&](std::size_t i) { ++runs[i]; });
+    for (std::size_t i = 0; i < runs.size(); ++i) ASSERT_EQ(runs[i], 1) << i;
+  };
+  std::size_t pieces = 0;
+  set_executor([&](std::size_t count, const std::function<void(std::size_t)>& task) {
+    pieces = count;
+    for (std::size_t i = 0; i < count; ++i) task(i);
+  });
+  run_all();
+  EXPECT_EQ(pieces, 1024U);
+  set_executor({});
+  run_all();
+}
+
 TEST_F(Parallel, NumThreadsIsWhatWasSet) {
   set_num_threads(7);
   EXPECT_EQ(num_threads(), 7);

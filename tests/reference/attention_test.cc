@@ -6,29 +6,14 @@
 #include <limits>
 #include <vector>
 
-#include "qkv/attention.h"
-#include "support/attend.h"
-#include "support/compare.h"
-#include "support/elements.h"
+#include "reference/by_hand.h"
 #include "support/guarded.h"
 #include "support/random.h"
 
 namespace qkv {
 namespace {
 
-using support::attend;
-using support::Attended;
-using support::close;
-using support::tensor_of;
-using support::Tolerance;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr Dtype kF64 = Dtype::kFloat64;
-/// A handful of operations in double, each rounded once.
-constexpr Tolerance kByHand{.coefficient = 8};
-
-Attended reference_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {}) {
+Results reference_of(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options = {}) {
   return attend(reference::attention, q, k, v, options);
 }
 
@@ -38,22 +23,21 @@ struct TwoByTwo {
   Tensor k = tensor_of({1, 1, 2, 1}, kF64, {0, std::log(3.0)});
   Tensor v = tensor_of({1, 1, 2, 1}, kF64, {10, 20});
 
-  Attended run(const AttentionOptions& options = {}) const { return reference_of(q, k, v, options); }
+  Results run(const AttentionOptions& options = {}) const { return reference_of(q, k, v, options); }
 };
 
-void expect_out(const Attended& attended, std::initializer_list<double> expected) {
-  EXPECT_TRUE(close(attended.out.view(), tensor_of(attended.out.shape(), attended.out.dtype(), expected).view(),
-                    Tolerance{.coefficient = 8, .size = 20}));
+void expect_out(const Results& results, std::initializer_list<double> expected) {
+  expect_numbers(results.out, expected, {.coefficient = kByHand.coefficient, .size = 20});
 }
-void expect_weights(const Attended& attended, std::initializer_list<double> expected) {
-  EXPECT_TRUE(close(attended.weights.view(), tensor_of(attended.weights.shape(), kF64, expected).view(), kByHand));
+void expect_weights(const Results& results, std::initializer_list<double> expected) {
+  expect_numbers(results.weights, expected);
 }
-void expect_lse(const Attended& attended, std::initializer_list<double> expected) {
-  EXPECT_TRUE(close(attended.lse.view(), tensor_of(attended.lse.shape(), kF64, expected).view(), kByHand));
+void expect_lse(const Results& results, std::initializer_list<double> expected) {
+  expect_numbers(results.lse, expected);
 }
 
 TEST(Reference, PlainSoftmax) {
-  const Attended a = TwoByTwo().run();
+  const Results a = TwoByTwo().run();
   expect_weights(a, {1.0 / 4, 3.0 / 4, 1.0 / 10, 9.0 / 10});
   expect_out(a, {17.5, 19});
   expect_lse(a, {std::log(4.0), std::log(10.0)});
@@ -86,7 +70,7 @@ TEST(Reference, SoftcapComesBeforeTheBias) {
 
 TEST(Reference, MaskHidesKeys) {
   const Tensor mask = tensor_of({2, 2}, Dtype::kBool, {1, 0, 1, 1});
-  const Attended a = TwoByTwo().run({.mask = mask});
+  const Results a = TwoByTwo().run({.mask = mask});
   expect_weights(a, {1, 0, 1.0 / 10, 9.0 / 10});
   expect_lse(a, {0, std::log(10.0)});
 }
@@ -94,7 +78,7 @@ TEST(Reference, MaskHidesKeys) {
 TEST(Reference, CausalIsBottomRight) {
   expect_weights(TwoByTwo().run({.causal = true}), {1, 0, 1.0 / 10, 9.0 / 10});
   expect_weights(TwoByTwo().run({.causal = true, .query_offset = 1}), {1.0 / 4, 3.0 / 4, 1.0 / 10, 9.0 / 10});
-  const Attended none = TwoByTwo().run({.causal = true, .query_offset = -1});
+  const Results none = TwoByTwo().run({.causal = true, .query_offset = -1});
   expect_weights(none, {0, 0, 1, 0});
   expect_lse(none, {-kInf, 0});
 }
@@ -128,9 +112,9 @@ TEST(Reference, WindowEndsAreIncluded) {
 TEST(Reference, AlibiGrowsWithAbsoluteDistance) {
   const Tensor slopes = tensor_of({1}, kF64, {std::log(2.0)});
   // At scale 0 a key at distance n weighs 2^-n, on both sides.
-  const Attended a = TwoByTwo().run({.scale = 0, .query_offset = 1, .alibi_slopes = slopes});
+  const Results a = TwoByTwo().run({.scale = 0, .query_offset = 1, .alibi_slopes = slopes});
   expect_weights(a, {1.0 / 3, 2.0 / 3, 1.0 / 3, 2.0 / 3});
-  const Attended later = TwoByTwo().run({.scale = 0, .query_offset = -1, .alibi_slopes = slopes});
+  const Results later = TwoByTwo().run({.scale = 0, .query_offset = -1, .alibi_slopes = slopes});
   expect_weights(later, {2.0 / 3, 1.0 / 3, 2.0 / 3, 1.0 / 3});
 }
 
@@ -150,7 +134,7 @@ TEST(Reference, SlopesAndSinksPerBatchAndHead) {
 
 TEST(Reference, SinkTakesPartOfTheSumAndHasNoValue) {
   const Tensor sinks = tensor_of({1}, kF64, {std::log(4.0)});
-  const Attended a = TwoByTwo().run({.sinks = sinks});
+  const Results a = TwoByTwo().run({.sinks = sinks});
   expect_weights(a, {1.0 / 8, 3.0 / 8, 1.0 / 14, 9.0 / 14});
   expect_out(a, {8.75, 190.0 / 14});
   expect_lse(a, {std::log(8.0), std::log(14.0)});
@@ -159,7 +143,7 @@ TEST(Reference, SinkTakesPartOfTheSumAndHasNoValue) {
 TEST(Reference, SinkOfAnEmptyRowIsItsLse) {
   const Tensor sinks = tensor_of({1}, kF64, {1.25});
   const Tensor mask = tensor_of({1}, Dtype::kBool, {0});
-  const Attended a = TwoByTwo().run({.mask = mask, .sinks = sinks});
+  const Results a = TwoByTwo().run({.mask = mask, .sinks = sinks});
   expect_lse(a, {1.25, 1.25});
   expect_out(a, {0, 0});
   expect_weights(a, {0});
@@ -167,16 +151,16 @@ TEST(Reference, SinkOfAnEmptyRowIsItsLse) {
 
 TEST(Reference, SinkOfMinusInfinityIsNone) {
   const Tensor sinks = tensor_of({1}, kF64, {-kInf});
-  const Attended a = TwoByTwo().run({.sinks = sinks});
+  const Results a = TwoByTwo().run({.sinks = sinks});
   expect_weights(a, {1.0 / 4, 3.0 / 4, 1.0 / 10, 9.0 / 10});
 }
 
 TEST(Reference, MinusInfinityInBiasHidesAndIsNotRead) {
   const Tensor bias = tensor_of({2, 2}, kF64, {0, -kInf, -kInf, -kInf});
   TwoByTwo two;
-  two.k.as<double>()[1] = kNan;
-  two.v.as<double>()[1] = kNan;
-  const Attended a = two.run({.bias = bias});
+  two.k.as<double>()[1] = kNaN;
+  two.v.as<double>()[1] = kNaN;
+  const Results a = two.run({.bias = bias});
   expect_weights(a, {1, 0, 0, 0});
   expect_out(a, {10, 0});
   expect_lse(a, {0, -kInf});
@@ -184,16 +168,16 @@ TEST(Reference, MinusInfinityInBiasHidesAndIsNotRead) {
 
 TEST(Reference, HiddenKeysAreNeverRead) {
   TwoByTwo two;
-  two.k.as<double>()[1] = kNan;
+  two.k.as<double>()[1] = kNaN;
   two.v.as<double>()[1] = kInf;
   const Tensor mask = tensor_of({1, 2}, Dtype::kBool, {1, 0});
   const Tensor lens = tensor_of({1}, Dtype::kInt32, {1});
-  const Tensor bias = tensor_of({2}, kF64, {0, kNan});
+  const Tensor bias = tensor_of({2}, kF64, {0, kNaN});
   for (const AttentionOptions& options :
        {AttentionOptions{.mask = mask}, AttentionOptions{.kv_lens = lens},
         AttentionOptions{.causal = true, .query_offset = -1}, AttentionOptions{.mask = mask, .bias = bias},
         AttentionOptions{.query_offset = -1, .window = {.left = {}, .right = 0}}}) {
-    const Attended a = two.run(options);
+    const Results a = two.run(options);
     EXPECT_EQ(a.out.as<double>()[1], 10);
     EXPECT_FALSE(std::isnan(a.out.as<double>()[0]));
   }
@@ -201,33 +185,33 @@ TEST(Reference, HiddenKeysAreNeverRead) {
 
 TEST(Reference, VisibleNanMakesItsRowNanAndNoOther) {
   TwoByTwo two;
-  two.q.as<double>()[0] = kNan;
-  Attended a = two.run();
-  expect_out(a, {kNan, 19});
-  expect_weights(a, {kNan, kNan, 1.0 / 10, 9.0 / 10});
-  expect_lse(a, {kNan, std::log(10.0)});
+  two.q.as<double>()[0] = kNaN;
+  Results a = two.run();
+  expect_out(a, {kNaN, 19});
+  expect_weights(a, {kNaN, kNaN, 1.0 / 10, 9.0 / 10});
+  expect_lse(a, {kNaN, std::log(10.0)});
 
   TwoByTwo value;
-  value.v.as<double>()[1] = kNan;
+  value.v.as<double>()[1] = kNaN;
   a = value.run({.causal = true});
-  expect_out(a, {10, kNan});
+  expect_out(a, {10, kNaN});
   expect_weights(a, {1, 0, 1.0 / 10, 9.0 / 10});
 }
 
 TEST(Reference, InfinityFollowsTheFormula) {
   TwoByTwo up;
   up.k.as<double>()[1] = kInf;  // logits {0, inf}: inf - inf
-  expect_weights(up.run(), {kNan});
+  expect_weights(up.run(), {kNaN});
   TwoByTwo down;
   down.k.as<double>()[1] = -kInf;  // logits {0, -inf}: the key is seen, and weighs 0
   expect_weights(down.run(), {1, 0, 1, 0});
   TwoByTwo both;
   both.k.as<double>()[0] = -kInf;
   both.k.as<double>()[1] = -kInf;  // all -inf by arithmetic is not an empty row
-  const Attended a = both.run();
-  expect_weights(a, {kNan});
-  expect_out(a, {kNan});
-  expect_lse(a, {kNan, kNan});
+  const Results a = both.run();
+  expect_weights(a, {kNaN});
+  expect_out(a, {kNaN});
+  expect_lse(a, {kNaN, kNaN});
   TwoByTwo value;
   value.v.as<double>()[1] = kInf;
   expect_out(value.run(), {kInf, kInf});
@@ -248,9 +232,8 @@ TEST(Reference, FewerAxesAreLedByOnes) {
   Tensor out({2, 1}, kF64);
   Tensor lse({2}, kF64);
   reference::attention(q, k, v, out, {}, {.lse = lse.view()});
-  EXPECT_NEAR(out.as<double>()[0], 17.5, 1e-13);
-  EXPECT_NEAR(out.as<double>()[1], 19, 1e-13);
-  EXPECT_NEAR(lse.as<double>()[1], std::log(10.0), 1e-15);
+  expect_numbers(out, {17.5, 19});
+  expect_numbers(lse, {std::log(4.0), std::log(10.0)});
 }
 
 TEST(Reference, StorageInFloatIsRoundedOnce) {
@@ -264,8 +247,8 @@ TEST(Reference, StorageInFloatIsRoundedOnce) {
   support::copy(q, wide[0]);
   support::copy(k, wide[1]);
   support::copy(v, wide[2]);
-  const Attended narrow = attend(reference::attention, q, k, v);
-  const Attended exact = reference_of(wide[0], wide[1], wide[2]);
+  const Results narrow = attend(reference::attention, q, k, v);
+  const Results exact = reference_of(wide[0], wide[1], wide[2]);
   for (std::int64_t i = 0; i < narrow.out.num_elements(); ++i) {
     EXPECT_EQ(narrow.out.as<float>()[i], static_cast<float>(exact.out.as<double>()[i]));
   }
@@ -280,7 +263,7 @@ TEST(Reference, AnyStridesAndNoReadBetween) {
   const Tensor v = random.normal_tensor({2, 2, 6, 3}, kF64);
   const Tensor bias = random.normal_tensor({4, 1, 6}, kF64);
   const Tensor mask = random.bool_tensor({2, 1, 3, 6}, 0.7);
-  const Attended dense = reference_of(q, k, v, {.mask = mask, .bias = bias});
+  const Results dense = reference_of(q, k, v, {.mask = mask, .bias = bias});
   for (const support::Layout layout : support::kAllLayouts) {
     SCOPED_TRACE(static_cast<int>(layout));
     support::Guarded parts[] = {{q.shape(), kF64, layout},
@@ -305,7 +288,7 @@ TEST(Reference, EmptyExtents) {
   const Tensor q({1, 1, 2, 3}, kF64);
   const Tensor k({1, 1, 0, 3}, kF64);
   const Tensor v({1, 1, 0, 2}, kF64);
-  Attended a = reference_of(q, k, v);
+  Results a = reference_of(q, k, v);
   expect_out(a, {0});
   expect_lse(a, {-kInf, -kInf});
   EXPECT_EQ(reference_of(Tensor({0, 1, 2, 3}, kF64), Tensor({0, 1, 4, 3}, kF64), Tensor({0, 1, 4, 2}, kF64))

@@ -2,37 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
-#include "qkv/attention.h"
-#include "support/attend.h"
-#include "support/compare.h"
-#include "support/elements.h"
+#include "reference/by_hand.h"
 #include "support/random.h"
 
 namespace qkv {
 namespace {
 
-using support::attend;
-using support::Attended;
-using support::close;
-using support::tensor_of;
-using support::Tolerance;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr Dtype kF64 = Dtype::kFloat64;
-/// A handful of operations in double, each rounded once.
-constexpr Tolerance kByHand{.coefficient = 8};
-
-void expect_rows(const Tensor& actual, std::initializer_list<double> expected) {
-  EXPECT_TRUE(close(actual.view(), tensor_of(actual.shape(), actual.dtype(), expected).view(), kByHand));
-}
-
 /// One row, head_dim 1, scale 1: the raw logits are the keys themselves.
-Attended one_row(std::initializer_list<double> raw, const AttentionOptions& options = {},
-                 const support::Wanted& wanted = {}) {
+Results one_row(std::initializer_list<double> raw, const AttentionOptions& options = {},
+                const support::Wanted& wanted = {}) {
   const auto n = static_cast<std::int64_t>(raw.size());
   const Tensor q = tensor_of({1, 1, 1, 1}, kF64, {1});
   const Tensor v = tensor_of({1, 1, n, 1}, kF64, {1});
@@ -44,24 +24,24 @@ TEST(ReferenceLogits, Stages) {
   const Tensor bias = tensor_of({3}, kF64, {0.5, -kInf, 0.25});
   const AttentionOptions options{.scale = 2, .softcap = 3, .mask = mask, .bias = bias};
   const auto stage = [&](LogitsStage wanted) { return one_row({1, 2, -4}, options, {.stage = wanted}); };
-  expect_rows(stage(LogitsStage::kScaled).logits, {2, 4, -8});
-  expect_rows(stage(LogitsStage::kCapped).logits,
-              {3 * std::tanh(2.0 / 3), 3 * std::tanh(4.0 / 3), 3 * std::tanh(-8.0 / 3)});
-  expect_rows(stage(LogitsStage::kMasked).logits, {3 * std::tanh(2.0 / 3) + 0.5, -kInf, -kInf});
+  expect_numbers(stage(LogitsStage::kScaled).logits, {2, 4, -8});
+  expect_numbers(stage(LogitsStage::kCapped).logits,
+                 {3 * std::tanh(2.0 / 3), 3 * std::tanh(4.0 / 3), 3 * std::tanh(-8.0 / 3)});
+  expect_numbers(stage(LogitsStage::kMasked).logits, {3 * std::tanh(2.0 / 3) + 0.5, -kInf, -kInf});
 }
 
 TEST(ReferenceLogits, EarlyStagesShowHiddenNan) {
   const Tensor mask = tensor_of({2}, Dtype::kBool, {1, 0});
   const AttentionOptions options{.mask = mask};
-  expect_rows(one_row({1, kNan}, options, {.stage = LogitsStage::kScaled}).logits, {1, kNan});
-  const Attended masked = one_row({1, kNan}, options, {.stage = LogitsStage::kMasked});
-  expect_rows(masked.logits, {1, -kInf});
-  expect_rows(masked.out, {1});
+  expect_numbers(one_row({1, kNaN}, options, {.stage = LogitsStage::kScaled}).logits, {1, kNaN});
+  const Results masked = one_row({1, kNaN}, options, {.stage = LogitsStage::kMasked});
+  expect_numbers(masked.logits, {1, -kInf});
+  expect_numbers(masked.out, {1});
 }
 
 TEST(ReferenceLogits, MaskedHasAlibi) {
   const Tensor slopes = tensor_of({1}, kF64, {0.5});
-  expect_rows(one_row({0, 1, 2}, {.query_offset = 1, .alibi_slopes = slopes}).logits, {-0.5, 1, 1.5});
+  expect_numbers(one_row({0, 1, 2}, {.query_offset = 1, .alibi_slopes = slopes}).logits, {-0.5, 1, 1.5});
 }
 
 TEST(ReferenceWeights, ChosenHeadsAndRowsInTheirOrder) {
@@ -71,7 +51,7 @@ TEST(ReferenceWeights, ChosenHeadsAndRowsInTheirOrder) {
   const Tensor q = random.normal_tensor({2, 3, 4, 2}, kF64);
   const Tensor k = random.normal_tensor({2, 3, 5, 2}, kF64);
   const Tensor v = random.normal_tensor({2, 3, 5, 2}, kF64);
-  const Attended all = attend(reference::attention, q, k, v);
+  const Results all = attend(reference::attention, q, k, v);
   const std::vector<std::int64_t> heads{2, 0, 2};
   const std::vector<std::int64_t> rows{3, 1};
   Tensor chosen({2, 3, 2, 5}, kF64);
@@ -86,33 +66,33 @@ TEST(ReferenceWeights, ChosenHeadsAndRowsInTheirOrder) {
 TEST(ReferenceStats, OfAPlainRow) {
   // Weights 1/8, 4/8, 1/8, 2/8.
   const double ln2 = std::log(2.0);
-  const Attended a = one_row({0, 2 * ln2, 0, ln2}, {}, {.stage = LogitsStage::kMasked, .keys = {3, 0}});
-  expect_rows(a.max_raw, {2 * ln2});
-  expect_rows(a.max_logit, {2 * ln2});
-  expect_rows(a.max_key, {1});
-  expect_rows(a.max_weight, {0.5});
-  expect_rows(a.entropy, {(1 * 3 + 4 * 1 + 1 * 3 + 2 * 2) / 8.0 * ln2});
-  expect_rows(a.key_weight, {3.0 / 8});
+  const Results a = one_row({0, 2 * ln2, 0, ln2}, {}, {.stage = LogitsStage::kMasked, .keys = {3, 0}});
+  expect_numbers(a.max_raw, {2 * ln2});
+  expect_numbers(a.max_logit, {2 * ln2});
+  expect_numbers(a.max_key, {1});
+  expect_numbers(a.max_weight, {0.5});
+  expect_numbers(a.entropy, {(1 * 3 + 4 * 1 + 1 * 3 + 2 * 2) / 8.0 * ln2});
+  expect_numbers(a.key_weight, {3.0 / 8});
 }
 
 TEST(ReferenceStats, RawAndFinalMaximaDiffer) {
   const Tensor bias = tensor_of({3}, kF64, {4, 0, 0});
-  const Attended a = one_row({-1, 3, -8}, {.scale = -1, .bias = bias});
-  expect_rows(a.max_raw, {8});
-  expect_rows(a.max_logit, {8});
-  expect_rows(a.max_key, {2});
+  const Results a = one_row({-1, 3, -8}, {.scale = -1, .bias = bias});
+  expect_numbers(a.max_raw, {8});
+  expect_numbers(a.max_logit, {8});
+  expect_numbers(a.max_key, {2});
   const Tensor more = tensor_of({3}, kF64, {9, 0, 0});
-  const Attended b = one_row({-1, 3, -8}, {.scale = -1, .bias = more});
-  expect_rows(b.max_raw, {8});
-  expect_rows(b.max_logit, {10});
-  expect_rows(b.max_key, {0});
+  const Results b = one_row({-1, 3, -8}, {.scale = -1, .bias = more});
+  expect_numbers(b.max_raw, {8});
+  expect_numbers(b.max_logit, {10});
+  expect_numbers(b.max_key, {0});
 }
 
 TEST(ReferenceStats, TiesGoToTheLowestVisibleKey) {
   const Tensor mask = tensor_of({4}, Dtype::kBool, {0, 1, 1, 1});
-  const Attended a = one_row({5, 1, 5, 5}, {.mask = mask});
-  expect_rows(a.max_key, {2});
-  expect_rows(a.max_raw, {5});
+  const Results a = one_row({5, 1, 5, 5}, {.mask = mask});
+  expect_numbers(a.max_key, {2});
+  expect_numbers(a.max_raw, {5});
 }
 
 TEST(ReferenceStats, OfARowThatSeesNothing) {
@@ -120,44 +100,44 @@ TEST(ReferenceStats, OfARowThatSeesNothing) {
   const Tensor sinks = tensor_of({1}, kF64, {2});
   for (const AttentionOptions& options :
        {AttentionOptions{.mask = mask}, AttentionOptions{.mask = mask, .sinks = sinks}}) {
-    const Attended a = one_row({5, 1}, options, {.stage = LogitsStage::kMasked, .keys = {0}});
-    expect_rows(a.max_raw, {-kInf});
-    expect_rows(a.max_logit, {-kInf});
-    expect_rows(a.max_key, {-1});
-    expect_rows(a.max_weight, {0});
-    expect_rows(a.entropy, {0});
-    expect_rows(a.key_weight, {0});
+    const Results a = one_row({5, 1}, options, {.stage = LogitsStage::kMasked, .keys = {0}});
+    expect_numbers(a.max_raw, {-kInf});
+    expect_numbers(a.max_logit, {-kInf});
+    expect_numbers(a.max_key, {-1});
+    expect_numbers(a.max_weight, {0});
+    expect_numbers(a.entropy, {0});
+    expect_numbers(a.key_weight, {0});
   }
 }
 
 TEST(ReferenceStats, SinksAreNotKeys) {
   const Tensor sinks = tensor_of({1}, kF64, {7});
-  const Attended a = one_row({0, 0}, {.sinks = sinks}, {.stage = LogitsStage::kMasked, .keys = {0, 1}});
+  const Results a = one_row({0, 0}, {.sinks = sinks}, {.stage = LogitsStage::kMasked, .keys = {0, 1}});
   const double w = 1 / (2 + std::exp(7.0));
-  expect_rows(a.max_logit, {0});
-  expect_rows(a.max_key, {0});
-  expect_rows(a.max_weight, {w});
-  expect_rows(a.entropy, {-2 * w * std::log(w)});
-  expect_rows(a.key_weight, {2 * w});
+  expect_numbers(a.max_logit, {0});
+  expect_numbers(a.max_key, {0});
+  expect_numbers(a.max_weight, {w});
+  expect_numbers(a.entropy, {-2 * w * std::log(w)});
+  expect_numbers(a.key_weight, {2 * w});
 }
 
 TEST(ReferenceStats, NanNamesItsKey) {
   const Tensor mask = tensor_of({4}, Dtype::kBool, {0, 1, 1, 1});
-  const Attended a = one_row({kNan, 9, kNan, kNan}, {.mask = mask}, {.stage = LogitsStage::kMasked, .keys = {1}});
-  expect_rows(a.max_key, {2});
-  expect_rows(a.max_raw, {kNan});
-  expect_rows(a.max_logit, {kNan});
-  expect_rows(a.max_weight, {kNan});
-  expect_rows(a.entropy, {kNan});
-  expect_rows(a.key_weight, {kNan});
-  expect_rows(a.lse, {kNan});
+  const Results a = one_row({kNaN, 9, kNaN, kNaN}, {.mask = mask}, {.stage = LogitsStage::kMasked, .keys = {1}});
+  expect_numbers(a.max_key, {2});
+  expect_numbers(a.max_raw, {kNaN});
+  expect_numbers(a.max_logit, {kNaN});
+  expect_numbers(a.max_weight, {kNaN});
+  expect_numbers(a.entropy, {kNaN});
+  expect_numbers(a.key_weight, {kNaN});
+  expect_numbers(a.lse, {kNaN});
 }
 
 TEST(ReferenceStats, OneHotRowHasNoEntropy) {
-  const Attended a = one_row({0, 2000});
-  expect_rows(a.entropy, {0});
+  const Results a = one_row({0, 2000});
+  expect_numbers(a.entropy, {0});
   EXPECT_FALSE(std::signbit(a.entropy.as<double>()[0]));
-  expect_rows(a.max_weight, {1});
+  expect_numbers(a.max_weight, {1});
 }
 
 }  // namespace

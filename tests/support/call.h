@@ -12,7 +12,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/runtime.h"
-#include "support/compare.h"
+#include "support/attend.h"
 #include "support/guarded.h"
 #include "support/random.h"
 
@@ -103,54 +103,6 @@ struct Call {
   }
 };
 
-/// Everything that a call can write.
-struct Results {
-  Results(const Call& call, Layout layout, bool matrices, LogitsStage stage)
-      : out({call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype, layout),
-        lse(per_row(call), call.dtype, layout),
-        max_raw(per_row(call), call.dtype),
-        max_logit(per_row(call), call.dtype),
-        max_key(per_row(call), Dtype::kInt64),
-        max_weight(per_row(call), call.dtype),
-        entropy(per_row(call), call.dtype),
-        key_weight(per_row(call), call.dtype),
-        has_matrices(matrices),
-        logits_stage(stage) {
-    if (!matrices) return;
-    weights = std::make_unique<Guarded>(per_key(call), call.dtype, layout);
-    logits = std::make_unique<Guarded>(per_key(call), call.dtype, layout);
-  }
-
-  static Extents per_row(const Call& call) { return {call.batch, call.num_heads, call.q_len}; }
-  static Extents per_key(const Call& call) { return {call.batch, call.num_heads, call.q_len, call.kv_len}; }
-
-  AttentionOutputs outputs(const Call& call) {
-    AttentionOutputs all;
-    all.lse = lse;
-    all.stats = Stats{.max_raw = max_raw,
-                      .max_logit = max_logit,
-                      .max_key = max_key,
-                      .max_weight = max_weight,
-                      .entropy = entropy,
-                      .key_weight = key_weight,
-                      .keys = call.stats_keys};
-    if (has_matrices) {
-      all.weights = Weights{.out = *weights};
-      all.logits = Logits{.out = *logits, .stage = logits_stage};
-    }
-    return all;
-  }
-
-  bool intact() const {
-    return out.intact() && lse.intact() && (!has_matrices || (weights->intact() && logits->intact()));
-  }
-
-  Guarded out, lse, max_raw, max_logit, max_key, max_weight, entropy, key_weight;
-  std::unique_ptr<Guarded> weights, logits;
-  bool has_matrices;
-  LogitsStage logits_stage;
-};
-
 /// out alone, on the current target.
 inline std::unique_ptr<Guarded> run(const Call& call, Layout layout = Layout::kDense) {
   auto out =
@@ -159,10 +111,10 @@ inline std::unique_ptr<Guarded> run(const Call& call, Layout layout = Layout::kD
   return out;
 }
 
-inline std::unique_ptr<Guarded> run_reference(const Call& call) {
-  auto out = std::make_unique<Guarded>(Extents{call.batch, call.num_heads, call.q_len, call.value_dim}, call.dtype);
-  reference::attention(*call.q, *call.k, *call.v, *out, call.full_options());
-  return out;
+/// Everything that the call can write, its stats_keys included.
+inline Results run_all(const Call& call, Wanted wanted = {}, Attention attention = &qkv::attention) {
+  wanted.keys = call.stats_keys;
+  return attend(attention, *call.q, *call.k, *call.v, call.full_options(), wanted);
 }
 
 }  // namespace qkv::support

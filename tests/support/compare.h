@@ -16,6 +16,9 @@
 
 namespace qkv::support {
 
+inline constexpr double kInf = std::numeric_limits<double>::infinity();
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
 /// An element may be off by coefficient * eps * max(|expected|, size). The coefficient is named where it is defined,
 /// with the reason for it; eps is that of the dtype of the actual values.
 struct Tolerance {

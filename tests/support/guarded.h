@@ -43,12 +43,22 @@ class Guarded {
     view_ = TensorView(memory_.data() + static_cast<std::size_t>(first) * item_, dtype, shape, strides);
     before_ = memory_;
   }
+  Guarded(Guarded&&) = default;
+  Guarded& operator=(Guarded&&) = default;
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
 
   const TensorView& view() const noexcept { return view_; }
   operator TensorView() const noexcept { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstTensorView() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
+
+  const Extents& shape() const noexcept { return view_.shape(); }
+  Dtype dtype() const noexcept { return view_.dtype(); }
+  std::int64_t num_elements() const { return view_.num_elements(); }
+  template <class T>
+  T* as() const noexcept {
+    return view_.as<T>();
+  }
 
   /// Whether nothing but elements of the view was written.
   bool intact() const {

@@ -1,9 +1,9 @@
 #ifndef QKV_TESTS_SUPPORT_PART_H_
 #define QKV_TESTS_SUPPORT_PART_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <memory>
-#include <numeric>
 #include <vector>
 
 #include "support/call.h"
@@ -27,16 +27,12 @@ class Part {
   /// Only for keys [0, end): positions are absolute.
   Part& keys(std::int64_t end) { return set(keys_, 0, end); }
 
-  /// Runs attention on the part and returns [batches, heads, rows, value_dim].
-  std::unique_ptr<Guarded> run() {
-    auto out =
-        std::make_unique<Guarded>(Extents{batches_.size(), heads().size(), rows_.size(), call_.value_dim}, call_.dtype);
-    attention(query(*call_.q), key(*call_.k), key(*call_.v), *out, options());
-    return out;
+  /// Fails unless attention on the part alone gives every bit, of every output, that the whole call gave it.
+  void expect_bits_of(const Results& whole) {
+    const Results alone =
+        attend(&attention, query(*call_.q), key(*call_.k), key(*call_.v), options(), {.keys = chosen_keys()});
+    expect_same_bits(alone.views(), part_of(whole.views()));
   }
-
-  /// The same part of a result of the whole call.
-  ConstTensorView of(const ConstTensorView& whole) const { return query(whole); }
 
  private:
   struct Range {
@@ -73,6 +69,18 @@ class Part {
     return view.broadcast_to({call_.batch, call_.num_heads})
         .slice(0, batches_.begin, batches_.end)
         .slice(1, heads().begin, heads().end);
+  }
+
+  NamedViews part_of(NamedViews views) const {
+    views = sliced(views, 0, batches_.begin, batches_.end);
+    views = sliced(views, 1, heads().begin, heads().end);
+    views = sliced(views, 2, rows_.begin, rows_.end);
+    return sliced(views, 3, keys_.begin, keys_.end);
+  }
+  std::vector<std::int64_t> chosen_keys() const {
+    std::vector<std::int64_t> chosen = call_.stats_keys;
+    std::erase_if(chosen, [&](std::int64_t key) { return key >= keys_.end; });
+    return chosen;
   }
 
   std::int64_t filled(std::int64_t b) const {

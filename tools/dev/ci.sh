@@ -1,4 +1,4 @@
-# ./dev ci: lint, build and the fast tests, each with its time, and a test runner's own summary as the last line.
+# ./dev ci: lint, build and the tests, each with its time, and a test runner's own summary as the last line.
 # shellcheck shell=bash
 
 cmd_ci() {
@@ -14,6 +14,9 @@ cmd_ci() {
   fi
   stage build ./dev build --preset ci
   stage lint ./dev lint
+  stage asan ./dev test --asan
+  stage tsan ./dev test --tsan
+  stage slow ./dev test --slow
   stage fast ./dev test
 }
 

@@ -67,7 +67,8 @@ in_debian() {
   done < <(compgen -e | grep -iE '^(https?_proxy|no_proxy|ssl_cert_file|requests_ca_bundle|pip_.*|qkv_jobs)$')
   mount --bind /proc "$base/proc"
   mount --bind /dev "$base/dev"
+  mount --bind /dev/pts "$base/dev/pts"
   env -i "${keep[@]}" chroot "$base" "$@" || status=$?
-  umount "$base/dev" "$base/proc"
+  umount "$base/dev/pts" "$base/dev" "$base/proc"
   return "$status"
 }

@@ -27,6 +27,7 @@ cmd_lint() {
   check sizes "$VENV_PYTHON" tools/check_sizes.py
   check words "$VENV_PYTHON" tools/check_words.py
   check shellcheck shellcheck --external-sources dev .ci/run tools/dev/*.sh
+  check mutations check_mutations
   check mypy check_types
   [[ -z "$tidy" ]] || check clang-tidy check_tidy
   ((${#lint_failed[@]} == 0)) || die "lint failed: ${lint_failed[*]}"
@@ -45,6 +46,9 @@ fix_format() {
   "$VENV/bin/ruff" check --fix --quiet . || true
   "$VENV/bin/ruff" format --quiet .
 }
+
+# Every breakage of the lists finds its place in the code.
+check_mutations() { "$VENV_PYTHON" tools/mutate.py --list >/dev/null; }
 
 # The package as it is installed, so that the generated stub of the extension is checked too.
 check_types() {
