@@ -227,9 +227,10 @@ TEST_F(Parallel, ExecutorThatReturnsWhileATaskRunsIsWaitedFor) {
   });
   std::atomic<bool> finished = false;
   parallel_for(2, [&](std::size_t i) {
-    if (i == 0) begun.wait();
-    std::this_thread::sleep_for(std::chrono::milliseconds(i == 0 ? 0 : 50));
-    finished = i == 1;
+    if (i == 0) return;
+    begun.wait();  // the executor returns when the last task has begun
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    finished = true;
   });
   EXPECT_TRUE(finished) << "parallel_for returned while a task was running";
   late.join();

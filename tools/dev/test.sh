@@ -36,7 +36,7 @@ cmd_test() {
 
 run_fast() { run_both fast "not slow and not long"; }
 run_slow() { run_both slow "slow and not long"; }
-run_long() { run_debian13; }
+run_long() { run_both long long; }
 run_asan() { run_sanitized asan; }
 run_tsan() { run_sanitized tsan; }
 
@@ -49,7 +49,8 @@ run_both() {
   say "ctest: $1"
   ctest_labelled release "$1" || status=1
   say "pytest: $2"
-  "$VENV_PYTHON" -m pytest -q -m "$2" || status=1
+  # 5: no test has these markers, which is no fault while ctest has some (and fails if it has none).
+  "$VENV_PYTHON" -m pytest -q -m "$2" || (($? == 5)) || status=1
   return "$status"
 }
 
