@@ -228,7 +228,7 @@ QKV_API const char* qkv_available_target(size_t index);
 typedef void (*qkv_task)(void* task_context, size_t index);
 
 /// Runs task(task_context, 0) .. task(task_context, count - 1), each exactly once, in any order and on any thread, and
-/// returns when all are done.
+/// returns when all are done. task_context is gone then: a task must not be called after that.
 typedef void (*qkv_executor)(void* context, size_t count, qkv_task task, void* task_context);
 
 /// Hands parallel work to the embedder's own threads instead of the library's; null takes it back. qkv_num_threads()

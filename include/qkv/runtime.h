@@ -20,7 +20,8 @@ QKV_API void set_num_threads(int num_threads);
 /// What set_num_threads or the default says. @throws ValueError if an environment variable is no number of threads.
 QKV_API int num_threads();
 
-/// Runs task(0) .. task(count - 1), each exactly once and in any order, and returns when all are done.
+/// Runs task(0) .. task(count - 1), each exactly once and in any order, and returns when all are done; calls
+/// none after that.
 using Executor = std::function<void(std::size_t count, const std::function<void(std::size_t)>& task)>;
 
 /// Hands parallel work to the embedder's own threads instead of the library's; an empty Executor takes it back.

@@ -18,7 +18,14 @@ namespace {
 void check_device(nb::handle exporter, const Parameter& parameter) {
   if (!nb::hasattr(exporter.type(), "__dlpack_device__")) return;
   const nb::object device = exporter.attr("__dlpack_device__")();
-  const int device_type = nb::cast<int>(nb::int_(device[0]));
+  const nb::object type = device[0];
+  // An enumeration of the exporter's own is an int too.
+  int device_type = 0;
+  if (!nb::isinstance<nb::int_>(type) || !nb::try_cast(type, device_type)) {
+    throw nb::type_error(format_text("{}: __dlpack_device__() gave {}, expected (device type, device id)",
+                                     parameter.name, text_of(nb::repr(device), 60))
+                             .c_str());
+  }
   if (!is_cpu_device(device_type)) raise_device(parameter, device_type);
 }
 

@@ -33,7 +33,7 @@ bool has_flag(nb::handle tensor, const char* name) {
   return nb::getattr(tensor, name, nb::none()).is(nb::handle(Py_True));
 }
 
-std::string attribute_text(nb::handle object, const char* name) {
+std::string printed_attribute(nb::handle object, const char* name) {
   return text_of(nb::str(nb::getattr(object, name, nb::str("?"))));
 }
 
@@ -81,7 +81,7 @@ void refuse_more_than_memory(nb::handle tensor, const Parameter& parameter) {
 }
 
 void refuse_without_memory(nb::handle tensor, const Parameter& parameter) {
-  const std::string device = attribute_text(nb::getattr(tensor, "device", nb::none()), "type");
+  const std::string device = printed_attribute(nb::getattr(tensor, "device", nb::none()), "type");
   if (device != "cpu") {
     throw ValueError(format_text("{}: a tensor on device {}, expected one on the CPU{}", parameter.name, device,
                                  device == "meta" ? " (meta tensors have no data)" : "; move it with .cpu()"));
@@ -92,12 +92,12 @@ void refuse_without_memory(nb::handle tensor, const Parameter& parameter) {
         format_text("{}: a nested tensor, expected a dense one; convert it with .to_padded_tensor(0) and pass kv_lens",
                     parameter.name));
   }
-  const std::string layout = attribute_text(tensor, "layout");
+  const std::string layout = printed_attribute(tensor, "layout");
   if (layout != "torch.strided") {
     throw ValueError(format_text("{}: a tensor of layout {}, expected torch.strided; convert it with .to_dense()",
                                  parameter.name, layout));
   }
-  const std::string dtype = attribute_text(tensor, "dtype");
+  const std::string dtype = printed_attribute(tensor, "dtype");
   if (has_flag(tensor, "is_quantized")) raise_dtype(parameter, dtype, "; convert it with .dequantize()");
   // DLPack has no names for them in older versions of PyTorch.
   if (dtype.starts_with("torch.float8") || dtype.starts_with("torch.float4")) raise_dtype(parameter, dtype);

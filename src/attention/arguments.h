@@ -27,7 +27,7 @@ class Arguments {
 
   /// Throws "function: argument: text".
   template <class Exception, class... Args>
-  [[noreturn]] void refuse(std::string_view argument, text_detail::Format<Args...> text, const Args&... args) const {
+  [[noreturn]] void refuse(std::string_view argument, TextFor<Args...> text, const Args&... args) const {
     raise<Exception>("{}: {}: {}", function_, argument, format_text<Args...>(text, args...));
   }
 

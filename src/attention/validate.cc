@@ -26,6 +26,7 @@ Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView
 
 template <class Strided, class View>
 Strided strided(const View& view) {
+  if (view.data() == nullptr) return {};  // nothing is there, and an offset to null is undefined
   const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
   return {view.data(), stride(0), stride(1), stride(2), stride(3)};
 }
@@ -77,6 +78,9 @@ void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, F
   expect_same(arguments, v, k, 1, "num_kv_heads");
   expect_same(arguments, v, k, 2, "kv_len");
   problem.value_dim = v.view.extent(3);
+  if (problem.value_dim > ForwardProblem::kMostColumns) {
+    arguments.refuse<ShapeError>(v.name, "value_dim is beyond 2^40 in {}", v.given.shape());
+  }
   problem.v = operand_of(v.view);
 }
 
@@ -84,6 +88,9 @@ void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, F
 void check_sizes(const Arguments& arguments, const Tensor4& q, const Tensor4& k, const ForwardProblem& problem) {
   if (problem.q_len > ForwardProblem::kMostPosition) {
     arguments.refuse<ShapeError>(q.name, "q_len is beyond 2^60 in {}", q.given.shape());
+  }
+  if (problem.head_dim > ForwardProblem::kMostColumns) {
+    arguments.refuse<ShapeError>(q.name, "head_dim is beyond 2^40 in {}", q.given.shape());
   }
   if (problem.kv_len > ForwardProblem::kMostPosition) {
     arguments.refuse<ShapeError>(k.name, "kv_len is beyond 2^60 in {}", k.given.shape());

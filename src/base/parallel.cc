@@ -20,9 +20,8 @@ namespace {
 
 std::atomic<int> g_num_threads = 0;  // 0 = not yet asked for
 
-std::mutex g_executor_mutex;
-std::shared_ptr<const Executor> g_executor;
-std::atomic<bool> g_has_executor = false;  // spares callers the mutex where there is none
+// No mutex: a child after fork() could find it taken. Nobody sets it while a call is running.
+std::atomic<const Executor*> g_executor = nullptr;
 
 thread_local bool t_inside_task = false;
 
@@ -107,14 +106,8 @@ class Loop {
   std::exception_ptr error_;
 };
 
-std::shared_ptr<const Executor> current_executor() {
-  if (!g_has_executor.load(std::memory_order_acquire)) return nullptr;
-  const std::lock_guard lock(g_executor_mutex);
-  return g_executor;
-}
-
-/// An executor that returns too early, or throws, may still call later: the loop outlives the call, and the caller's task
-/// is not touched once the loop is closed.
+/// An executor that returns too early, or throws, may still call its copy of the task: the loop outlives this function,
+/// and the caller's task is not touched once the loop is closed.
 void run_on(const Executor& executor, std::size_t count, std::size_t pieces,
             const std::function<void(std::size_t)>& task) {
   const auto loop = std::make_shared<Loop>(count, task);
@@ -145,9 +138,8 @@ int num_threads() {
 }
 
 void set_executor(Executor executor) {
-  const std::lock_guard lock(g_executor_mutex);
-  g_has_executor.store(static_cast<bool>(executor), std::memory_order_release);
-  g_executor = executor ? std::make_shared<const Executor>(std::move(executor)) : nullptr;
+  auto next = executor ? std::make_unique<const Executor>(std::move(executor)) : nullptr;
+  const std::unique_ptr<const Executor> before(g_executor.exchange(next.release(), std::memory_order_acq_rel));
 }
 
 void parallel_for(std::size_t count, const std::function<void(std::size_t)>& task) {
@@ -157,7 +149,7 @@ void parallel_for(std::size_t count, const std::function<void(std::size_t)>& tas
     for (std::size_t index = 0; index < count; ++index) task(index);
     return;
   }
-  if (const auto executor = current_executor()) return run_on(*executor, count, pieces, task);
+  if (const auto* executor = g_executor.load(std::memory_order_acquire)) return run_on(*executor, count, pieces, task);
   Loop loop(count, task);
   ThreadPool::instance().run(pieces - 1, [&loop] { loop.drain(); });
   loop.rethrow();

@@ -8,7 +8,7 @@ namespace qkv {
 
 /// Throws Exception with a text that format_text makes.
 template <class Exception, class... Args>
-[[noreturn]] void raise(text_detail::Format<Args...> text, const Args&... args) {
+[[noreturn]] void raise(TextFor<Args...> text, const Args&... args) {
   throw Exception(format_text<Args...>(text, args...));
 }
 

@@ -3,7 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
+#include <optional>
 #include <type_traits>
+
+#include "base/checked.h"
 
 namespace qkv {
 
@@ -17,7 +21,9 @@ class ScratchArena {
   template <class T>
   T* take(std::int64_t count) {
     static_assert(std::is_trivially_destructible_v<T>, "nobody destroys what lies in an arena");
-    return static_cast<T*>(take_bytes(static_cast<std::size_t>(count) * sizeof(T)));
+    const std::optional<std::int64_t> bytes = checked_mul(count, sizeof(T));
+    if (!bytes) throw std::bad_alloc();
+    return static_cast<T*>(take_bytes(static_cast<std::size_t>(*bytes)));
   }
 
  private:

@@ -33,14 +33,15 @@ std::string format_printed(fmt::string_view text, const Printed&... args) {
   return vformatted(text, fmt::make_format_args(args...));
 }
 
-template <class... Args>
-using Format = fmt::format_string<decltype(printed(std::declval<const Args&>()))...>;
-
 }  // namespace text_detail
+
+/// The text that takes arguments of these types.
+template <class... Args>
+using TextFor = fmt::format_string<decltype(printed(std::declval<const Args&>()))...>;
 
 /// The text with each {} replaced by an argument; fmt's syntax, checked when compiled.
 template <class... Args>
-std::string format_text(text_detail::Format<Args...> text, const Args&... args) {
+std::string format_text(TextFor<Args...> text, const Args&... args) {
   return text_detail::format_printed(text, printed(args)...);
 }
 

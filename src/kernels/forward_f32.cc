@@ -1,12 +1,8 @@
 #include "kernels/forward_f32.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <numbers>
 #include <vector>
 
 #include "kernels/forward_plain.h"
@@ -55,9 +51,6 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
       continue;
     }
     factors[r] = finish_row(block, row);
-    if (values_left_f32(block, row)) {
-      plain_repair_out<float>(block.problem, block.batch, current.head, current.index);
-    }
   }
   if (wants_matrices(block, first_row, kR)) write_matrices<kR>(block, first_row, factors);
 }

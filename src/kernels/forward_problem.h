@@ -40,6 +40,8 @@ struct ForwardProblem {
   /// q_len, kv_len and |query_offset| are at most this, and a bounded window side is below four times this, so that
   /// positions and window edges (p - left, p + right) are computed without overflow.
   static constexpr std::int64_t kMostPosition = std::int64_t{1} << 60;
+  /// Of head_dim and value_dim, so that sizes of a block of rows are computed without overflow.
+  static constexpr std::int64_t kMostColumns = std::int64_t{1} << 40;
 
   Dtype dtype = Dtype::kFloat32;  ///< of q, k, v, out, bias, sinks and slopes
   std::int64_t batch = 0;

@@ -20,13 +20,16 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
 /// out = values * factor. The + 0.0 turns the -0 that a skipped or added 0 may leave into +0.
-inline void write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
+/// @return whether every number written is finite; those that are not may be a mean that overflowed on the way.
+inline bool write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
   const ForwardProblem& problem = block.problem;
   float* out = problem.out.at<float>(block.batch, row.head, row.index);
   const std::int64_t columns = problem.value_dim;
   const VF scale = hn::Set(kF32, factor);
+  VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
   for (std::int64_t place = 0; place < columns; place += kLanes) {
     const VF result = hn::Add(hn::Mul(hn::LoadU(kF32, values + place), scale), hn::Zero(kF32));
+    suspect = hn::Add(suspect, hn::Sub(result, result));
     const std::int64_t column = column_of(block, place);
     if (problem.out.col == 1 && column + kLanes <= columns) {
       hn::StoreU(result, kF32, out + column);
@@ -36,6 +39,7 @@ inline void write_values(const RowBlock& block, const Row& row, const float* val
     hn::StoreU(result, kF32, lanes);
     for (std::int64_t i = 0; i < kLanes && column + i < columns; ++i) out[(column + i) * problem.out.col] = lanes[i];
   }
+  return hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)));
 }
 
 /// Writes out, lse and statistics of a row that softmax_left_f32 does not name. @return its weights' factor.
@@ -62,32 +66,20 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   result.close<float>();
   result.write<float>();
   const auto factor = static_cast<float>(result.factor);
-  write_values(block, row, state.values + r * block.value_stride, factor);
+  if (!write_values(block, row, state.values + r * block.value_stride, factor)) {
+    plain_repair_out<float>(problem, block.batch, row.head, row.index);
+  }
   return factor;
 }
 
-/// Whether f32 arithmetic has failed a row's softmax: some visible product is not finite, or the sum is not a positive
-/// number. The plain exponent is relative to a rounded maximum: from 2^26 on it is off by so much that powers of two may
-/// leave f32.
+/// Whether f32 arithmetic has failed a row's softmax: some visible product or the maximum is not finite, or the sum is
+/// not a positive number.
 inline bool softmax_left_f32(const RowBlock& block, std::int64_t r) {
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
   if (block.rows[r].careful) return true;
   if (!block.rows[r].seen) return false;
-  const float most = block.formula.general ? std::numeric_limits<float>::max() : 0x1p26f;
   if (!(state.sum[r] > 0 && state.sum[r] < std::numeric_limits<float>::infinity())) return true;
-  return !(std::fabs(state.max[r]) <= most);
-}
-
-/// Whether some sum of weights times V is not finite: its mean, a smaller number, may be.
-inline bool values_left_f32(const RowBlock& block, std::int64_t r) {
-  const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
-  const float* values = state.values + r * block.value_stride;
-  VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
-  for (std::int64_t c = 0; c < block.value_stride; c += kLanes) {
-    const VF value = hn::LoadU(kF32, values + c);
-    suspect = hn::Add(suspect, hn::Sub(value, value));
-  }
-  return !hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)));
+  return !(std::fabs(state.max[r]) <= std::numeric_limits<float>::max());
 }
 
 /// One row of an n x n output.

@@ -1,6 +1,5 @@
 #include "kernels/packed_head.h"
 
-#include <cstdlib>
 #include <new>
 
 #include "base/aligned.h"

@@ -6,6 +6,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 
@@ -53,6 +54,10 @@ HWY_INLINE float shift_of(const Formula& formula, float a, float b) {
   if (a == -std::numeric_limits<float>::infinity()) return 0.0f;
   return std::max(formula.general ? (a - b) * kLog2E : a - b, -1e4f);
 }
+
+/// The plain exponent is relative to a rounded maximum, and as large as the rounding allows: 4 at 2^26, where
+/// exp2_nonpositive ends at 64. Rows with a larger maximum in any block leave f32.
+inline constexpr float kMostPlainMax = 0x1p26f;
 
 struct BlockSums {
   float sum = 0;
@@ -125,6 +130,9 @@ float update_row(RowBlock& block, std::int64_t first_row, int r, const BlockView
   const float largest = max_of(view.max[r]);
   const float old_max = block.chunk.max[row];
   const float block_max = formula.general ? largest : formula.factor * largest;
+  if (!formula.general && std::fabs(block_max) > kMostPlainMax && largest > -std::numeric_limits<float>::infinity()) {
+    block.rows[row].careful = true;
+  }
   const float new_max = old_max > block_max ? old_max : block_max;
   const float correction = rescale(formula, old_max, new_max);
   const Exponent exponent(formula, new_max);

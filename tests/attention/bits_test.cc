@@ -44,7 +44,7 @@ void fill_key(const TensorView& operand, std::int64_t batch, std::int64_t head, 
   for (std::int64_t c = 0; c < operand.extent(3); ++c) write(operand, {batch, head, key, c}, value);
 }
 
-/// Rows that see `key` become NaN (K poisoned: only if the scale lets it through); the others keep their bits.
+/// Rows that see `key` become NaN; the others keep their bits.
 void expect_poison_stays(const Call& call, const Guarded& clean, const Guarded& poisoned, const Tensor& visible,
                          const Extents& at) {
   const std::int64_t group = call.num_heads / call.num_kv_heads;

@@ -229,6 +229,21 @@ TEST(ValidateMemory, SizesThatDoNotFit) {
   expect_refused<ShapeError>(validate_q({2, 4, 3, 8}, {-kBig, 24, 8, 1}), {"q: ", "63 bits can address"});
 }
 
+TEST(ValidateMemory, ColumnsThatNoBlockOfRowsCanHold) {
+  const float x = 0;
+  Tensor out({1, 1, 0, 1}, kF32);
+  constexpr std::int64_t kFar = std::int64_t{1} << 41;
+  const auto validate_dims = [&](std::int64_t head_dim, std::int64_t value_dim) {
+    const ConstTensorView q(&x, kF32, {1, 1, 1, head_dim}, {0, 0, 0, 0});
+    const ConstTensorView k(&x, kF32, {1, 1, 0, head_dim}, {0, 0, 0, 0});
+    const ConstTensorView v(&x, kF32, {1, 1, 0, value_dim}, {0, 0, 0, 0});
+    return [q, k, v, &out] { attention_detail::validate(q, k, v, out.view(), {}, {}); };
+  };
+  expect_refused<ShapeError>(validate_dims(kFar, 1), {"q: head_dim is beyond 2^40 in [1, 1, 1, "});
+  expect_refused<ShapeError>(validate_dims(std::int64_t{1} << 62, 1), {"q: "});
+  expect_refused<ShapeError>(validate_dims(1, kFar), {"v: value_dim is beyond 2^40 in [1, 1, 0, "});
+}
+
 TEST(ValidateMemory, OutSharesNoElementWithAnInput) {
   std::vector<float> memory(2000);
   Right call;

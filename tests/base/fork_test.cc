@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
 #include <thread>
 
 #include "base/parallel.h"
@@ -57,6 +58,21 @@ TEST(Fork, WhileAnotherThreadIsAtWork) {
   stop = true;
   busy.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(Fork, WhileAnotherThreadIsAtWorkOnAnExecutor) {
+  set_num_threads(2);
+  set_executor([](std::size_t count, const std::function<void(std::size_t)>& task) {
+    for (std::size_t i = 0; i < count; ++i) task(i);
+  });
+  std::atomic<bool> stop = false;
+  std::thread busy([&] {
+    while (!stop) parallel_sum_is_right();
+  });
+  for (int round = 0; round < 60; ++round) EXPECT_EQ(in_child(parallel_sum_is_right), 0) << round;
+  stop = true;
+  busy.join();
+  set_executor({});
 }
 
 TEST(Fork, FromInsideATask) {

@@ -305,6 +305,18 @@ def test_dlpack_that_is_not_on_the_cpu() -> None:
     assert far.calls == 0
 
 
+@pytest.mark.parametrize("device", [(2**40, 0), ("x", 0), (1.5, 0), (None, 0)])
+def test_dlpack_device_that_is_no_number(device: Any) -> None:
+    class Odd(Exports):
+        def __dlpack_device__(self) -> Any:
+            return device
+
+    with pytest.raises(
+        TypeError, match=r"^q: __dlpack_device__\(\) gave \(.*, 0\), expected \(device type, device id\)$"
+    ):
+        attend_to_dlpack(Odd("none", RuntimeError()))
+
+
 @pytest.mark.parametrize("answer", [None, b"", object()])
 def test_dlpack_that_gives_no_capsule(answer: Any) -> None:
     class Wrong(DLPackOnly):

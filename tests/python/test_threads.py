@@ -42,7 +42,7 @@ def test_same_bits_for_any_number_of_threads(count: int, target: str, rng: np.ra
 
 
 def test_callers_at_once(target: str, rng: np.random.Generator) -> None:
-    calls = [inputs(rng, length) for length in range(1, 33)]
+    calls = [inputs(rng, length) for length in range(1, 250, 8)]  # the longer ones take several threads each
     expected = [qkv.attention(*arrays, causal=True) for arrays in calls]
     with ThreadPoolExecutor(8) as pool:
         for actual, one in zip(

@@ -85,6 +85,7 @@ class OnTarget : public ::testing::TestWithParam<Setting> {
   /// Every output of this target against the double reference.
   void expect_as_reference(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                            const AttentionOptions& options = {}, const Wanted& wanted = {}) const {
+    if (GetParam().target == "reference") return;  // it would be compared with itself
     expect_close(run(q, k, v, options, wanted), attend(&reference::attention, q, k, v, options, wanted));
   }
 
