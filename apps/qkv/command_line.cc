@@ -31,7 +31,8 @@ Exit status: 0 all is well, 1 a check failed or the output could not be written,
 /// Says in one line what went wrong, whatever the text looks like.
 int fail(ExitCode code, std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
-  fmt::print(stderr, "qkv: {}\n", text);
+  // Where nobody can be told, the exit status has to do.
+  static_cast<void>(std::fputs(("qkv: " + text + "\n").c_str(), stderr));
   return code;
 }
 

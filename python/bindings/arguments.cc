@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "bindings/frameworks.h"
 #include "bindings/text.h"
+#include "bindings/torch_tensor.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
@@ -86,6 +87,7 @@ bool to_flag(nb::handle object, const char* name) {
 double to_double(nb::handle object, const char* name) {
   if (PyFloat_Check(object.ptr()) != 0) return PyFloat_AsDouble(object.ptr());
   if (is_flag(object) || !may_be_number(object)) raise_type(name, "a number", object);
+  if (array_type_of(object).kind == Kind::kTorch) refuse_lost_gradient(object, name);
   const double value = PyFloat_AsDouble(object.ptr());
   if (value == -1 && PyErr_Occurred() != nullptr) {
     if (PyLong_Check(object.ptr()) != 0 && PyErr_ExceptionMatches(PyExc_OverflowError) != 0) {

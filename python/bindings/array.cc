@@ -43,6 +43,12 @@ Kind require_array(nb::handle object, const char* name) {
           .c_str());
 }
 
+Kind require_first_array(nb::handle object, const char* name) {
+  const Kind kind = require_array(object, name);
+  if (kind == Kind::kTorch) refuse_trace(name);
+  return kind;
+}
+
 void require_kind(nb::handle object, const char* name, Kind kind, const char* first_name) {
   const Kind seen = require_array(object, name);
   if (seen != kind) {

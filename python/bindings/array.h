@@ -18,6 +18,9 @@ namespace qkv::python {
 /// The kind of an array argument. @throws nb::type_error for anything that is not an array.
 Kind require_array(nb::handle object, const char* name);
 
+/// The same for the first array of a call, which says of what kind the others are. @throws ValueError in a trace, too
+Kind require_first_array(nb::handle object, const char* name);
+
 /// @throws nb::type_error unless object is of the kind that `first_name` has.
 void require_kind(nb::handle object, const char* name, Kind kind, const char* first_name);
 

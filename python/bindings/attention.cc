@@ -58,7 +58,7 @@ class Call {
  public:
   explicit Call(const Arguments& arguments)
       : arguments_(arguments),
-        kind_(require_array(arguments[kQ], "q")),
+        kind_(require_first_array(arguments[kQ], "q")),
         q_(arguments[kQ], {"q", kFloatDtypes}),
         k_(of_kind(kK, "k"), {"k", kFloatDtypes}),
         v_(of_kind(kV, "v"), {"v", kFloatDtypes}) {

@@ -63,6 +63,9 @@ struct Torch {
   Immortal empty_keywords;
   Immortal cpu;
   Immortal is_grad_enabled;
+  Immortal tracing_state;
+  Immortal dispatch_mode;  // asked with proxy_key; null where this PyTorch has none
+  Immortal proxy_key;
   Immortal forward_ad;  // the module torch.autograd.forward_ad
   Immortal forward_ad_globals;
   ResultDtypes dtypes;
@@ -71,10 +74,15 @@ struct Torch {
 Torch load_torch() {
   const nb::module_ module = nb::module_::import_("torch");
   const nb::module_ forward_ad = nb::module_::import_("torch.autograd.forward_ad");
+  const nb::object internals = module.attr("_C");
+  const nb::object mode_keys = nb::getattr(internals, "_TorchDispatchModeKey", nb::none());
   return {keep(module.attr("empty")),
           keep(nb::make_tuple("dtype", "device")),
           keep(module.attr("device")("cpu")),
           keep(module.attr("is_grad_enabled")),
+          keep(nb::getattr(internals, "_get_tracing_state", nb::object())),
+          keep(nb::getattr(internals, "_get_dispatch_mode", nb::object())),
+          keep(nb::getattr(mode_keys, "PROXY", nb::object())),
           keep(nb::borrow(forward_ad)),
           keep(forward_ad.attr("__dict__")),
           {keep(module.attr("float32")), keep(module.attr("float64")), keep(module.attr("int64"))}};
@@ -178,6 +186,15 @@ bool torch_is_transformed(nb::handle tensor) {
   };
   return answers(member_if_imported("torch", "_is_functional_tensor")) ||
          (functorch.is_valid() && answers(nb::getattr(functorch, "is_functorch_wrapped_tensor", nb::object())));
+}
+
+bool torch_is_tracing() {
+  const Torch& found = once(load_torch);
+  const nb::handle state(found.tracing_state);
+  if (state.is_valid() && !state().is_none()) return true;
+  const nb::handle mode(found.dispatch_mode);
+  const nb::handle key(found.proxy_key);
+  return mode.is_valid() && key.is_valid() && !mode(key).is_none();
 }
 
 void torch_mark_written(nb::handle tensor) {

@@ -42,6 +42,9 @@ bool torch_has_tangent(nb::handle tensor);
 /// Whether it is what a function sees inside a torch.func transform: a stand-in without values of its own.
 bool torch_is_transformed(nb::handle tensor);
 
+/// Whether torch.jit.trace or make_fx records what is computed: they would take the result for a constant.
+bool torch_is_tracing();
+
 /// Tells autograd that a tensor's memory was written behind its back.
 void torch_mark_written(nb::handle tensor);
 

@@ -28,7 +28,7 @@ std::deque<Array> read_list(nb::handle list, const std::string& name, std::optio
     if (kind) {
       require_kind(item, item_name.c_str(), *kind, "outs[0]");
     } else {
-      kind = require_array(item, item_name.c_str());
+      kind = require_first_array(item, item_name.c_str());
     }
     arrays.emplace_back(item, Parameter{item_name.c_str(), kFloatDtypes});
   }

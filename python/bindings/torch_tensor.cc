@@ -37,16 +37,6 @@ std::string printed_attribute(nb::handle object, const char* name) {
   return text_of(nb::str(nb::getattr(object, name, nb::str("?"))));
 }
 
-void refuse_lost_gradient(nb::handle tensor, const Parameter& parameter) {
-  static PyObject* requires_grad = nullptr;
-  if (attribute_is_true(tensor, interned(requires_grad, "requires_grad")) && torch_grad_enabled()) {
-    throw ValueError(
-        format_text("{0}: requires grad, and its gradient would be lost: qkv has no backward yet; call under "
-                    "torch.no_grad() or pass {0}.detach()",
-                    parameter.name));
-  }
-}
-
 // detach() keeps a tangent, so it is not the way out here.
 void refuse_lost_tangent(nb::handle tensor, const Parameter& parameter) {
   if (!torch_has_tangent(tensor)) return;
@@ -74,10 +64,28 @@ void refuse_lazy_view(nb::handle tensor, const Parameter& parameter) {
 
 }  // namespace
 
+void refuse_lost_gradient(nb::handle tensor, const char* name) {
+  static PyObject* requires_grad = nullptr;
+  if (attribute_is_true(tensor, interned(requires_grad, "requires_grad")) && torch_grad_enabled()) {
+    throw ValueError(
+        format_text("{0}: requires grad, and its gradient would be lost: qkv has no backward yet; call under "
+                    "torch.no_grad() or pass {0}.detach()",
+                    name));
+  }
+}
+
 void refuse_more_than_memory(nb::handle tensor, const Parameter& parameter) {
-  refuse_lost_gradient(tensor, parameter);
+  refuse_lost_gradient(tensor, parameter.name);
   refuse_lost_tangent(tensor, parameter);
   refuse_lazy_view(tensor, parameter);
+}
+
+void refuse_trace(const char* name) {
+  if (!torch_is_tracing()) return;
+  throw ValueError(format_text(
+      "{}: the call is traced (torch.jit.trace, make_fx, torch.func.linearize), which would record its result as a "
+      "constant; run it eagerly, or under torch.compile",
+      name));
 }
 
 void refuse_without_memory(nb::handle tensor, const Parameter& parameter) {

@@ -12,6 +12,12 @@ namespace qkv::python {
 /// or a view that stands for the negation of its memory. Costs some 100 ns. @throws ValueError
 void refuse_more_than_memory(nb::handle tensor, const Parameter& parameter);
 
+/// Refuses a tensor (or a number in one) whose gradient would be lost. @throws ValueError
+void refuse_lost_gradient(nb::handle tensor, const char* name);
+
+/// Refuses a call that torch.jit.trace or make_fx is recording. @throws ValueError
+void refuse_trace(const char* name);
+
 /// Refuses a tensor that has no dense memory on the CPU, saying what it is instead; returns where it sees no reason.
 /// @throws ValueError, DtypeError
 void refuse_without_memory(nb::handle tensor, const Parameter& parameter);

@@ -141,7 +141,9 @@ def attention_forward(
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
-    _check_tensors(query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias, attention_mask=attention_mask)
+    _check_tensors(
+        query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias, attention_mask=attention_mask
+    )
     _check_options(module, dropout, kwargs)
     if s_aux is None and getattr(module, "sinks", None) is not None:
         raise ValueError("s_aux: the layer has attention sinks but did not hand them over")

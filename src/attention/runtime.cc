@@ -12,10 +12,11 @@ namespace qkv {
 namespace {
 
 std::span<const std::string_view> all_targets() {
-  static const std::vector<std::string_view> targets = [] {
+  // Never destroyed: threads and destructors of others may call while the process exits.
+  static const auto& targets = *[] {
     const auto simd = kernels::simd_targets();
-    std::vector<std::string_view> names(simd.begin(), simd.end());
-    names.push_back(attention_detail::kReferenceTarget);
+    auto* names = new std::vector<std::string_view>(simd.begin(), simd.end());
+    names->push_back(attention_detail::kReferenceTarget);
     return names;
   }();
   return targets;

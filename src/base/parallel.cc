@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <charconv>
 #include <cstdlib>
 #include <exception>
@@ -58,10 +59,28 @@ int default_num_threads() {
   return threads == 0 ? num_usable_cpus() : threads;
 }
 
+/// The rounding mode and the flushing of denormals of the thread that called parallel_for, in a thread that helps it: a
+/// result must not depend on who computes it.
+class CallersArithmetic {
+ public:
+  explicit CallersArithmetic(const std::fenv_t& callers) noexcept {
+    std::fegetenv(&own_);
+    std::fesetenv(&callers);
+  }
+  ~CallersArithmetic() { std::fesetenv(&own_); }
+  CallersArithmetic(const CallersArithmetic&) = delete;
+  CallersArithmetic& operator=(const CallersArithmetic&) = delete;
+
+ private:
+  std::fenv_t own_ = {};
+};
+
 /// One parallel_for: what its threads share.
 class Loop {
  public:
-  Loop(std::size_t count, const std::function<void(std::size_t)>& task) : count_(count), task_(task) {}
+  Loop(std::size_t count, const std::function<void(std::size_t)>& task) : count_(count), task_(task) {
+    std::fegetenv(&arithmetic_);
+  }
 
   /// Begins no task any more and waits for those under way. @return whether all had begun.
   bool close() noexcept {
@@ -73,6 +92,7 @@ class Loop {
   /// Takes tasks until none is left, here or on any number of threads at once.
   void drain() noexcept {
     const InsideTask inside;
+    const CallersArithmetic arithmetic(arithmetic_);
     draining_.fetch_add(1);  // before next_ is read: close() either sees it or leaves nothing to take
     take_tasks();
     draining_.fetch_sub(1);
@@ -98,6 +118,7 @@ class Loop {
     }
   }
 
+  std::fenv_t arithmetic_ = {};
   const std::size_t count_;
   const std::function<void(std::size_t)>& task_;
   std::atomic<std::size_t> next_ = 0;

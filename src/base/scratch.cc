@@ -1,5 +1,6 @@
 #include "base/scratch.h"
 
+#include <utility>
 #include <vector>
 
 #include "base/aligned.h"
@@ -27,9 +28,20 @@ struct ThreadScratch {
   }
 };
 
+thread_local ThreadScratch* t_scratch = nullptr;
+
+/// Frees a thread's scratch at its end. What is asked for after that (by a destructor of a static object, in the main
+/// thread) is made anew and left to the end of the process.
+struct FreeAtThreadEnd {
+  ~FreeAtThreadEnd() { delete std::exchange(t_scratch, nullptr); }
+};
+
 ThreadScratch& thread_scratch() {
-  thread_local ThreadScratch scratch;
-  return scratch;
+  if (t_scratch == nullptr) {
+    t_scratch = new ThreadScratch;
+    static thread_local const FreeAtThreadEnd at_end;
+  }
+  return *t_scratch;
 }
 
 }  // namespace
@@ -55,6 +67,6 @@ void* ScratchArena::take_bytes(std::size_t bytes) {
   return piece;
 }
 
-std::size_t scratch_bytes() noexcept { return thread_scratch().held(); }
+std::size_t scratch_bytes() noexcept { return t_scratch == nullptr ? 0 : t_scratch->held(); }
 
 }  // namespace qkv

@@ -1,20 +1,24 @@
 #include "c_api/executor.h"
 
+#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 namespace qkv::c_api {
 namespace {
 
 class Job {
  public:
-  explicit Job(const std::function<void(std::size_t)>& task) : task_(task) {}
+  explicit Job(std::function<void(std::size_t)> task) : task_(std::move(task)) {}
 
   /// A qkv_task: self is a Job.
   static void run_one(void* self, std::size_t index) noexcept { static_cast<Job*>(self)->run(index); }
 
+  std::size_t finished() const noexcept { return finished_; }
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
@@ -27,9 +31,11 @@ class Job {
       const std::scoped_lock lock(mutex_);
       if (!error_) error_ = std::current_exception();
     }
+    ++finished_;
   }
 
-  const std::function<void(std::size_t)>& task_;
+  const std::function<void(std::size_t)> task_;
+  std::atomic<std::size_t> finished_ = 0;
   std::mutex mutex_;
   std::exception_ptr error_;
 };
@@ -39,9 +45,11 @@ class Job {
 Executor make_executor(qkv_executor executor, void* context) {
   if (executor == nullptr) return {};
   return [executor, context](std::size_t count, const std::function<void(std::size_t)>& task) {
-    Job job(task);
-    executor(context, count, &Job::run_one, &job);
-    job.rethrow();
+    auto job = std::make_unique<Job>(task);
+    executor(context, count, &Job::run_one, job.get());
+    // An executor that has left something out may still call it: then the job stays, and finds nothing to do.
+    Job* const kept = job->finished() < count ? job.release() : job.get();
+    kept->rethrow();
   };
 }
 

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <new>
+#include <stdexcept>
 #include <string>
 
 #include "qkv/error.h"
@@ -35,6 +36,9 @@ qkv_status status_of_current_exception() noexcept {
   } catch (const Error& error) {
     return fail(QKV_ERROR_VALUE, error.what());
   } catch (const std::bad_alloc&) {
+    last_error_fixed = "out of memory";
+    return QKV_ERROR_OUT_OF_MEMORY;
+  } catch (const std::length_error&) {  // a list longer than any memory
     last_error_fixed = "out of memory";
     return QKV_ERROR_OUT_OF_MEMORY;
   } catch (const std::exception& error) {

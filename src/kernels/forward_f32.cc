@@ -171,7 +171,8 @@ std::vector<ForwardKernelF32> runnable() {
 }  // namespace
 
 std::span<const ForwardKernelF32> forward_kernels_f32() {
-  static const std::vector<ForwardKernelF32> kernels = runnable();
+  // Never destroyed: threads and destructors of others may call while the process exits.
+  static const auto& kernels = *new std::vector<ForwardKernelF32>(runnable());
   return kernels;
 }
 

@@ -11,9 +11,10 @@
 namespace qkv::kernels {
 
 std::span<const std::string_view> simd_targets() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> list;
-    for (const ForwardKernelF32& kernel : forward_kernels_f32()) list.push_back(kernel.target);
+  // Never destroyed: threads and destructors of others may call while the process exits.
+  static const auto& names = *[] {
+    auto* list = new std::vector<std::string_view>;
+    for (const ForwardKernelF32& kernel : forward_kernels_f32()) list->push_back(kernel.target);
     return list;
   }();
   return names;

@@ -86,5 +86,26 @@ TEST_F(ThreadsDeathTest, AHugeEnvironmentIsTaken) {
   }
 }
 
+/// A static object that outlives whatever the library keeps: it is made before the first call.
+struct CallsWhenDestroyed {
+  ~CallsWhenDestroyed() {
+    const Tensor one = tensor_of({1, 1, 1, 1}, Dtype::kFloat32, {7});
+    Tensor out({1, 1, 1, 1}, Dtype::kFloat32);
+    attention(one, one, one, out);
+    fprintf(stderr, "<%g at exit>", read(out, {0, 0, 0, 0}));
+  }
+};
+
+TEST_F(ThreadsDeathTest, ACallWhileTheProcessExits) {
+  EXPECT_EXIT(
+      {
+        static const CallsWhenDestroyed last;
+        const ThreadScope two(2);
+        run(Dtype::kFloat32);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "<7 at exit>");
+}
+
 }  // namespace
 }  // namespace qkv::support

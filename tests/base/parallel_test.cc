@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -234,6 +235,28 @@ TEST_F(Parallel, ExecutorThatReturnsWhileATaskRunsIsWaitedFor) {
   });
   EXPECT_TRUE(finished) << "parallel_for returned while a task was running";
   late.join();
+}
+
+TEST_F(Parallel, EveryThreadRoundsAsTheCaller) {
+  set_num_threads(3);
+  Meeting all(3);
+  std::atomic<int> upward = 0;
+  parallel_for(3, [&](std::size_t) { all.wait(); });  // the helpers exist before the mode changes
+  Meeting again(3);
+  ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+  parallel_for(3, [&](std::size_t) {
+    again.wait();
+    upward += std::fegetround() == FE_UPWARD ? 1 : 0;
+  });
+  std::fesetround(FE_TONEAREST);
+  EXPECT_EQ(upward, 3);
+  std::atomic<int> nearest = 0;
+  Meeting last(3);
+  parallel_for(3, [&](std::size_t) {
+    last.wait();
+    nearest += std::fegetround() == FE_TONEAREST ? 1 : 0;
+  });
+  EXPECT_EQ(nearest, 3) << "a helper keeps no mode of an earlier caller";
 }
 
 TEST_F(Parallel, AHundredThousandThreadsAreAThousandPieces) {

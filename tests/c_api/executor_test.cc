@@ -53,6 +53,29 @@ TEST(CExecutor, FirstExceptionOfATaskComesOutAfterAllHaveRun) {
   EXPECT_EQ(times, std::vector<int>(4, 1));
 }
 
+/// Remembers the task instead of running it.
+struct Kept {
+  qkv_task task = nullptr;
+  void* task_context = nullptr;
+};
+
+TEST(CExecutor, ACallThatComesTooLateFindsNothingToDo) {
+  Kept kept;
+  const auto keep = [](void* context, std::size_t, qkv_task task, void* task_context) {
+    *static_cast<Kept*>(context) = {task, task_context};
+  };
+  ASSERT_EQ(qkv_set_num_threads(2), QKV_OK);
+  ASSERT_EQ(qkv_set_executor(keep, &kept), QKV_OK);
+  Tensor q({2, 8, 100, 64}, Dtype::kFloat32);
+  Tensor out({2, 8, 100, 64}, Dtype::kFloat32);
+  EXPECT_THROW(attention(q, q, q, out), ValueError);
+  ASSERT_NE(kept.task, nullptr);
+  out = Tensor();  // gone, as the caller's memory may be
+  kept.task(kept.task_context, 0);
+  kept.task(kept.task_context, 1);
+  EXPECT_EQ(qkv_set_executor(nullptr, nullptr), QKV_OK);
+}
+
 TEST(CExecutor, NullIsTheEmptyExecutor) { EXPECT_FALSE(make_executor(nullptr, nullptr)); }
 
 TEST(CExecutor, ServesAttentionUntilTakenBack) {

@@ -220,6 +220,15 @@ def test_closed_standard_output_is_an_error() -> None:
     assert done.stderr == "qkv: cannot write the output: Bad file descriptor\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [('"$0" bogus 2>&-', 2), ('"$0" bogus 2>/dev/full', 2), ('"$0" info >/dev/full 2>/dev/full', 1)],
+)
+def test_nobody_to_tell_is_no_crash(command: str, status: int) -> None:
+    done = subprocess.run(["sh", "-c", command, PROGRAM], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status
+
+
 @pytest.mark.parametrize("disposition", ["default", "ignored"])
 def test_reader_that_leaves_is_no_crash(disposition: str) -> None:
     """`qkv selfcheck | head -1`, where a write to the pipe is a signal or, as under nohup, an error."""

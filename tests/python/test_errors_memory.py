@@ -23,6 +23,30 @@ def tensors(**changes: Any) -> Any:
     return call(**{**arguments, **changes})
 
 
+@needs_torch
+@pytest.mark.parametrize("option", ["scale", "softcap"])
+def test_a_learned_number_is_refused(option: str) -> None:
+    number = torch.tensor(0.3, requires_grad=True)
+    with pytest.raises(qkv.ValueError, match=rf"^{option}: requires grad, and its gradient would be lost"):
+        tensors(**{option: number})
+    with torch.no_grad():
+        assert torch.equal(tensors(**{option: number}), tensors(**{option: float(number)}))
+
+
+@needs_torch
+def test_a_trace_is_refused() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.ones(1, 2, 3, 4)
+    with pytest.raises(qkv.ValueError, match=r"^q: the call is traced \(torch.jit.trace, make_fx, "):
+        torch.jit.trace(lambda x: qkv.attention(x, x, x), x, check_trace=False)
+    with pytest.raises(qkv.ValueError, match=r"^q: the call is traced"):
+        make_fx(lambda x: qkv.attention(x, x, x))(x)
+    with pytest.raises(qkv.ValueError, match=r"^outs\[0\]: the call is traced"):
+        make_fx(lambda x: qkv.merge_states([x], [x[..., 0].contiguous()])[0])(x)
+    assert torch.equal(qkv.attention(x, x, x), x)
+
+
 def test_read_only_out() -> None:
     out = np.zeros((2, 4, 3, 6), F)
     out.flags.writeable = False
@@ -132,7 +156,10 @@ def test_inside_a_transform(transform: str, name: str) -> None:
         "jvp": lambda: torch.func.jvp(attend, (argument,), (argument.clone(),)),
         "linearize": lambda: torch.func.linearize(attend, argument),
     }.get(transform, lambda: getattr(torch.func, transform)(attend)(argument))
-    with pytest.raises(qkv.ValueError, match=rf"^{name}: (a tensor inside a torch.func|a dual|requires grad)") as info:
+    seen = rf"^{name}: (a tensor inside a torch.func|a dual|requires grad)"
+    if transform == "linearize":  # the whole call is refused
+        seen = r"^q: the call is traced"
+    with pytest.raises(qkv.ValueError, match=seen) as info:
         run()
     assert one_short_line(info.value)
 

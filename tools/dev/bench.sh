@@ -5,7 +5,7 @@ source tools/dev/build.sh
 
 cmd_bench() {
   [[ -f benchmarks/CMakeLists.txt ]] || die "there are no benchmarks in this version"
-  need_packages libbenchmark-dev
+  need_packages "${PACKAGES_BUILD[@]}" libbenchmark-dev
   setup_build
   build_preset release -DQKV_BUILD_BENCHMARKS=ON
   local program

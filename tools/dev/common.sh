@@ -19,9 +19,10 @@ die_usage() {
 
 # --- system packages ------------------------------------------------------------------------------------------------
 
-readonly PACKAGES_BUILD=(g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev
-  libgtest-dev libgmock-dev ccache)
+# A verb asks for all that it needs at once, so that what is missing is named in one message.
 readonly PACKAGES_PYTHON=(python3 python3-dev python3-venv)
+readonly PACKAGES_BUILD=("${PACKAGES_PYTHON[@]}" g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev libcli11-dev
+  nlohmann-json3-dev libgtest-dev libgmock-dev ccache)
 
 is_installed() { [[ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" == installed ]]; }
 

@@ -3,7 +3,7 @@
 
 cmd_docs() {
   (($# == 0)) || die_usage "docs takes no options"
-  need_packages doxygen
+  need_packages "${PACKAGES_PYTHON[@]}" doxygen
   need_python docs
   say "Checking the comments of the public headers"
   mkdir -p build/docs

@@ -13,7 +13,7 @@ cmd_lint() {
     esac
     shift
   done
-  need_packages shellcheck git
+  need_packages "${PACKAGES_BUILD[@]}" shellcheck git
   setup_build
   need_python lint
   local sources

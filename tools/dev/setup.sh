@@ -7,6 +7,7 @@ setup_build() {
 }
 
 setup_test() {
+  need_packages "${PACKAGES_BUILD[@]}"  # before anything is downloaded
   setup_peers
   setup_build
   need_python test
@@ -38,8 +39,9 @@ setup_torch() {
 install_torch_from_pip() {
   say "Installing $(grep -v '^#' tools/requirements/torch.txt)"
   if ! "$VENV_PYTHON" -m pip install -qq --disable-pip-version-check -r tools/requirements/torch.txt; then
-    warn "pip reaches no CPU build of torch: name an index or a folder that has it in PIP_EXTRA_INDEX_URL or" \
-      "PIP_FIND_LINKS. The CUDA build is never taken. Tests that need torch are skipped."
+    warn "pip found no CPU build of torch (above). PyPI has only the CUDA build, which is never taken: name the CPU" \
+      "index that PyTorch's site gives under Get Started, in PIP_EXTRA_INDEX_URL, or a folder in PIP_FIND_LINKS." \
+      "Tests that need torch are skipped."
     return 1
   fi
   check_torch
@@ -58,5 +60,9 @@ PYTHON
 cmd_setup() {
   (($# == 0)) || die_usage "setup takes no options"
   setup_test
-  say "Ready: ./dev build, ./dev test, ./dev demo"
+  if has_torch; then
+    say "Ready: ./dev build, ./dev test, ./dev demo"
+  else
+    say "Ready: ./dev build, ./dev test; not ./dev demo, which needs torch (above)"
+  fi
 }
