@@ -67,8 +67,11 @@ function(qkv_add_test)
   endif()
   add_executable(${arg_NAME}_test ${arg_SOURCES})
   qkv_set_flags(${arg_NAME}_test)
-  # What is tested is optimised; the tests themselves are built often.
+  # What is tested is optimised and looked at for undefined behaviour; the tests themselves are built often.
   target_compile_options(${arg_NAME}_test PRIVATE $<$<CONFIG:Release>:-O1>)
+  if(QKV_SANITIZE)
+    target_compile_options(${arg_NAME}_test PRIVATE -O0 -fno-sanitize=undefined)
+  endif()
   target_include_directories(${arg_NAME}_test PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   if(arg_PUBLIC_ONLY)
     target_link_libraries(${arg_NAME}_test PRIVATE qkv::qkv)

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace qkv::c_api {
 namespace {
@@ -40,6 +41,14 @@ class Job {
   std::exception_ptr error_;
 };
 
+/// An executor that has left something out may still call it: the job stays for good, and finds nothing to do.
+const Job& keep_for_late_calls(std::unique_ptr<Job> job) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::unique_ptr<Job>>;
+  const std::scoped_lock lock(mutex);
+  return *kept.emplace_back(std::move(job));
+}
+
 }  // namespace
 
 Executor make_executor(qkv_executor executor, void* context) {
@@ -47,9 +56,8 @@ Executor make_executor(qkv_executor executor, void* context) {
   return [executor, context](std::size_t count, const std::function<void(std::size_t)>& task) {
     auto job = std::make_unique<Job>(task);
     executor(context, count, &Job::run_one, job.get());
-    // An executor that has left something out may still call it: then the job stays, and finds nothing to do.
-    Job* const kept = job->finished() < count ? job.release() : job.get();
-    kept->rethrow();
+    const Job& ended = job->finished() < count ? keep_for_late_calls(std::move(job)) : *job;
+    ended.rethrow();
   };
 }
 
