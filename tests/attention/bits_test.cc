@@ -7,29 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "support/on_target.h"
+#include "attention/bits.h"
 #include "support/part.h"
 #include "support/random_call.h"
 
 namespace qkv::support {
 namespace {
-
-class Bits : public ::testing::TestWithParam<Setting> {
- protected:
-  /// Calls body with random calls, each under its seed's trace.
-  template <class Body>
-  void for_random_calls(std::uint64_t first_seed, int count, std::int64_t most, Body body) {
-    const TargetScope scope(GetParam().target);
-    for (std::uint64_t seed = first_seed; seed < first_seed + static_cast<std::uint64_t>(count); ++seed) {
-      SCOPED_TRACE("seed " + std::to_string(seed));
-      Random random(seed);
-      Call call = draw_call(random, GetParam().dtype, most);
-      SCOPED_TRACE(call.describe());
-      body(random, call);
-      if (HasFailure()) return;
-    }
-  }
-};
 
 /// Where rows see keys, by the reference's masked logits: [batch, heads, q_len, kv_len], 1 or 0.
 Tensor visible_keys(const Call& call) {
@@ -137,17 +120,6 @@ TEST_P(Bits, KeysBeyondTheVisibleOnesChangeNothing) {
     copy(mask, *call.mask);
     SCOPED_TRACE("kv_len " + std::to_string(end));
     Part(call).keys(end).expect_bits_of(run_all(call));
-  });
-}
-
-TEST_P(Bits, ThreadsChangeNothing) {
-  for_random_calls(901, 40, 400, [](Random&, Call& call) {
-    std::vector<Results> results;
-    for (const int threads : {1, 2, 3, 4}) {
-      const ThreadScope scope(threads);
-      results.push_back(run_all(call));
-    }
-    for (std::size_t i = 1; i < results.size(); ++i) expect_same_bits(results[i], results[0]);
   });
 }
 

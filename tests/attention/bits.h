@@ -1,0 +1,33 @@
+#ifndef QKV_TESTS_ATTENTION_BITS_H_
+#define QKV_TESTS_ATTENTION_BITS_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "support/on_target.h"
+#include "support/random_call.h"
+
+namespace qkv::support {
+
+class Bits : public ::testing::TestWithParam<Setting> {
+ protected:
+  /// Calls body with random calls, each under its seed's trace.
+  template <class Body>
+  void for_random_calls(std::uint64_t first_seed, int count, std::int64_t most, Body body) {
+    const TargetScope scope(GetParam().target);
+    for (std::uint64_t seed = first_seed; seed < first_seed + static_cast<std::uint64_t>(count); ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Random random(seed);
+      Call call = draw_call(random, GetParam().dtype, most);
+      SCOPED_TRACE(call.describe());
+      body(random, call);
+      if (HasFailure()) return;
+    }
+  }
+};
+
+}  // namespace qkv::support
+
+#endif  // QKV_TESTS_ATTENTION_BITS_H_
