@@ -42,11 +42,11 @@ class Job {
 };
 
 /// An executor that has left something out may still call it: the job stays for good, and finds nothing to do.
-const Job& keep_for_late_calls(std::unique_ptr<Job> job) {
+const Job* keep_for_late_calls(std::unique_ptr<Job> job) {
   static std::mutex mutex;
   static auto& kept = *new std::vector<std::unique_ptr<Job>>;
   const std::scoped_lock lock(mutex);
-  return *kept.emplace_back(std::move(job));
+  return kept.emplace_back(std::move(job)).get();
 }
 
 }  // namespace
@@ -56,8 +56,8 @@ Executor make_executor(qkv_executor executor, void* context) {
   return [executor, context](std::size_t count, const std::function<void(std::size_t)>& task) {
     auto job = std::make_unique<Job>(task);
     executor(context, count, &Job::run_one, job.get());
-    const Job& ended = job->finished() < count ? keep_for_late_calls(std::move(job)) : *job;
-    ended.rethrow();
+    const Job* ended = job->finished() < count ? keep_for_late_calls(std::move(job)) : job.get();
+    ended->rethrow();
   };
 }
 
