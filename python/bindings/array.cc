@@ -1,11 +1,11 @@
 #include "bindings/array.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/shape.h"
 #include "base/text.h"
 #include "bindings/dlpack_import.h"
 #include "bindings/text.h"
@@ -23,8 +23,6 @@ Extents extents(const std::int64_t* values, int rank, const Parameter& parameter
   }
   return Extents(std::span<const std::int64_t>(values, static_cast<std::size_t>(rank)));
 }
-
-bool is_empty(const Extents& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
 
 }  // namespace
 
@@ -142,7 +140,8 @@ void Array::set_view(const dlpack::dltensor& tensor, const Parameter& parameter)
                                : format_text("code {} of {} bits", tensor.dtype.code, tensor.dtype.bits));
   }
   const Extents shape = extents(tensor.shape, tensor.ndim, parameter);
-  if (kind_ == Kind::kTorch && tensor.data == nullptr && !is_empty(shape)) raise_without_data(object_, parameter);
+  if (kind_ == Kind::kTorch && tensor.data == nullptr && !has_no_elements(shape))
+    raise_without_data(object_, parameter);
   const Extents strides =
       tensor.strides == nullptr ? dense_strides(shape) : extents(tensor.strides, tensor.ndim, parameter);
   view_ = TensorView(static_cast<std::byte*>(tensor.data) + tensor.byte_offset, *dtype, shape, strides);

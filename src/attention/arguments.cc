@@ -10,11 +10,10 @@
 
 #include "base/checked.h"
 #include "base/overlap.h"
+#include "base/shape.h"
 
 namespace qkv::attention_detail {
 namespace {
-
-bool is_empty(const Extents& shape) { return std::find(shape.begin(), shape.end(), 0) != shape.end(); }
 
 /// Whether the number of elements, and the distance in bytes between any two of them, fit 63 bits.
 bool fits(const ConstTensorView& view) {
@@ -55,7 +54,7 @@ void Arguments::check_alone(std::string_view name, const ConstTensorView& view, 
     refuse<ShapeError>(name, "expected {} {} {}, got {} in {}", count, axes.most == 1 ? "axis" : "axes", axes.names,
                        view.rank(), view.shape());
   }
-  if (is_empty(view.shape())) return;
+  if (has_no_elements(view.shape())) return;
   if (!fits(view)) {
     refuse<ShapeError>(name, "{} with strides {} spans more than 63 bits can address", view.shape(), view.strides());
   }

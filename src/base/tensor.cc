@@ -5,13 +5,14 @@
 #include "base/aligned.h"
 #include "base/checked.h"
 #include "base/raise.h"
+#include "base/shape.h"
 
 namespace qkv {
 namespace {
 
 /// Number of elements of a shape; an extent of 0 makes it 0 however large the others are.
 std::int64_t product(const Extents& shape) {
-  if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
+  if (has_no_elements(shape)) return 0;
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) {
     const auto next = checked_mul(count, extent);
