@@ -31,7 +31,8 @@ bool may_be_number(nb::handle object) {
 nb::object as_integer(nb::handle object) {
   if (nb::isinstance<nb::bool_>(object)) return {};
   if (PyLong_Check(object.ptr()) != 0) return nb::borrow(object);
-  if (PyIndex_Check(object.ptr()) == 0 || !may_be_number(object)) return {};
+  // NumPy's bool has an __index__ up to NumPy 2.2.
+  if (PyIndex_Check(object.ptr()) == 0 || is_flag(object) || !may_be_number(object)) return {};
   nb::object result = nb::steal(PyNumber_Index(object.ptr()));
   if (!result.is_valid()) drop_error(PyExc_TypeError);
   return result;

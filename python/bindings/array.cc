@@ -1,9 +1,13 @@
 #include "bindings/array.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/shape.h"
 #include "base/text.h"
@@ -16,6 +20,8 @@ namespace qkv::python {
 namespace {
 
 namespace dlpack = nb::dlpack;
+
+constexpr std::string_view kTorchPrefix = "torch.";
 
 Extents extents(const std::int64_t* values, int rank, const Parameter& parameter) {
   if (rank > kMaxRank) {
@@ -106,17 +112,30 @@ void Array::read_numpy(const Parameter& parameter, Access access) {
 }
 
 void Array::read_torch(const Parameter& parameter, const DlpackExchangeApi* exchange) {
-  if (exchange == nullptr) {
-    refuse_without_memory(object_, parameter);
-    read_dlpack(object_.attr("detach")(), parameter, Access::kRead);
-    return;
-  }
+  if (exchange == nullptr) return read_torch_methods(parameter);
   dlpack::dltensor tensor;
   if (exchange->dltensor_from_py_object_no_sync(object_.ptr(), &tensor) != 0) {
     nb::python_error error;
     raise_without_memory(object_, parameter, error);
   }
   set_view(tensor, parameter);
+}
+
+// Before 2.9 PyTorch has no exchange API, and its __dlpack__ goes through the dispatcher: inside a transform of
+// torch.func or a mode it would hand over something else. These methods look at the tensor itself.
+void Array::read_torch_methods(const Parameter& parameter) {
+  refuse_without_memory(object_, parameter);
+  const std::string name = text_of(nb::str(nb::object(object_.attr("dtype"))));
+  const std::optional<Dtype> dtype =
+      dtype_named(name.starts_with(kTorchPrefix) ? name.substr(kTorchPrefix.size()) : name);
+  if (!dtype) raise_dtype(parameter, name);
+  const auto shape = nb::cast<std::vector<std::int64_t>>(object_.attr("shape"));
+  const auto strides = nb::cast<std::vector<std::int64_t>>(object_.attr("stride")());
+  const auto rank = static_cast<int>(shape.size());
+  void* data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(object_.attr("data_ptr")()));
+  const Extents extents_of_tensor = extents(shape.data(), rank, parameter);
+  if (data == nullptr && !has_no_elements(extents_of_tensor)) raise_without_data(object_, parameter);
+  view_ = TensorView(data, *dtype, extents_of_tensor, extents(strides.data(), rank, parameter));
 }
 
 void Array::read_dlpack(nb::handle exporter, const Parameter& parameter, Access access) {

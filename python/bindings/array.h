@@ -48,6 +48,7 @@ class Array {
  private:
   void read_numpy(const Parameter& parameter, Access access);
   void read_torch(const Parameter& parameter, const DlpackExchangeApi* exchange);
+  void read_torch_methods(const Parameter& parameter);
   void read_dlpack(nb::handle exporter, const Parameter& parameter, Access access);
   void set_view(const nb::dlpack::dltensor& tensor, const Parameter& parameter);
 

@@ -60,6 +60,14 @@ std::optional<Dtype> dtype_of(const Py_buffer& buffer) {
   }
 }
 
+std::optional<Dtype> dtype_named(std::string_view name) {
+  for (const Dtype dtype : {Dtype::kBool, Dtype::kUInt8, Dtype::kInt8, Dtype::kInt16, Dtype::kInt32, Dtype::kInt64,
+                            Dtype::kFloat16, Dtype::kBFloat16, Dtype::kFloat32, Dtype::kFloat64}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 void raise_dtype(const Parameter& parameter, const std::string& seen, const std::string& advice) {
   throw DtypeError(
       format_text("{}: dtype {} is not supported, expected {}{}", parameter.name, seen, parameter.dtypes, advice));

@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "qkv/dtype.h"
 
@@ -30,6 +31,9 @@ std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype);
 
 /// The same for a buffer in the machine's byte order, by the letters of Python's struct module.
 std::optional<Dtype> dtype_of(const Py_buffer& buffer);
+
+/// The same by name: "float32".
+std::optional<Dtype> dtype_named(std::string_view name);
 
 /// @throws DtypeError "<name>: dtype <seen> is not supported, expected <dtypes><advice>"
 [[noreturn]] void raise_dtype(const Parameter& parameter, const std::string& seen, const std::string& advice = {});

@@ -105,10 +105,9 @@ void refuse_without_memory(nb::handle tensor, const Parameter& parameter) {
     throw ValueError(format_text("{}: a tensor of layout {}, expected torch.strided; convert it with .to_dense()",
                                  parameter.name, layout));
   }
-  const std::string dtype = printed_attribute(tensor, "dtype");
-  if (has_flag(tensor, "is_quantized")) raise_dtype(parameter, dtype, "; convert it with .dequantize()");
-  // DLPack has no names for them in older versions of PyTorch.
-  if (dtype.starts_with("torch.float8") || dtype.starts_with("torch.float4")) raise_dtype(parameter, dtype);
+  if (has_flag(tensor, "is_quantized")) {
+    raise_dtype(parameter, printed_attribute(tensor, "dtype"), "; convert it with .dequantize()");
+  }
 }
 
 void raise_without_memory(nb::handle tensor, const Parameter& parameter, nb::python_error& error) {

@@ -113,7 +113,7 @@ def test_parameters_and_subclasses_of_tensor(rng: np.random.Generator) -> None:
 
 @needs_torch
 def test_tensors_without_the_exchange_api(rng: np.random.Generator) -> None:
-    """PyTorch before 2.9 has no table of C functions: __dlpack__ is the way then."""
+    """PyTorch before 2.9 has no table of C functions: what its methods say is taken then."""
 
     class Old(torch.Tensor):
         __dlpack_c_exchange_api__ = None

@@ -177,6 +177,7 @@ def test_llama_packed_sequences(llama):
     assert difference(run(llama, "qkv", inputs).logits[:, 11:], alone) <= TOLERANCE
 
 
+@pytest.mark.needs("torch", "2.13.0")  # transformers asks older ones for what they lack
 def test_llama_under_torch_compile(llama):
     inputs = padded_ids("left")
     expected = run(llama, "qkv", inputs).logits
