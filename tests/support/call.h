@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,6 +50,24 @@ inline std::vector<std::string> kernel_targets() {
   return names;
 }
 
+/// The largest Euclidean norm along the last of four axes.
+inline double longest_row(const ConstTensorView& tensor) {
+  double longest = 0;
+  for_each_index({tensor.extent(0), tensor.extent(1), tensor.extent(2)}, [&](const Extents& at) {
+    double squares = 0;
+    for (std::int64_t d = 0; d < tensor.extent(3); ++d) {
+      const double x = read(tensor, {at[0], at[1], at[2], d});
+      squares += x * x;
+    }
+    longest = std::max(longest, std::sqrt(squares));
+  });
+  return longest;
+}
+
+/// Normal numbers with the default scale give logits whose terms add up to at most this, up to 256 dimensions. The
+/// tolerances of results.h are meant for them.
+inline constexpr double kUsualLogitSize = 32;
+
 /// One call of attention with memory of its own for each operand.
 struct Call {
   Dtype dtype = Dtype::kFloat32;
@@ -79,6 +98,13 @@ struct Call {
     auto tensor = std::make_unique<Guarded>(shape, dtype, layout);
     random.fill_normal(*tensor, deviation);
     return tensor;
+  }
+
+  /// |scale| |q| |k| of the longest q and k: what the terms of a logit can add up to (Cauchy-Schwarz), where the logit
+  /// itself may be small because they cancel.
+  double logit_size() const {
+    const double factor = options.scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
+    return std::abs(factor) * longest_row(*q) * longest_row(*k);
   }
 
   std::string describe() const {
@@ -114,7 +140,9 @@ inline std::unique_ptr<Guarded> run(const Call& call, Layout layout = Layout::kD
 /// Everything that the call can write, its stats_keys included.
 inline Results run_all(const Call& call, Wanted wanted = {}, Attention attention = &qkv::attention) {
   wanted.keys = call.stats_keys;
-  return attend(attention, *call.q, *call.k, *call.v, call.full_options(), wanted);
+  Results results = attend(attention, *call.q, *call.k, *call.v, call.full_options(), wanted);
+  results.spread = std::max(1.0, call.logit_size() / kUsualLogitSize);
+  return results;
 }
 
 }  // namespace qkv::support
