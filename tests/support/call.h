@@ -100,11 +100,16 @@ struct Call {
     return tensor;
   }
 
-  /// |scale| |q| |k| of the longest q and k: what the terms of a logit can add up to (Cauchy-Schwarz), where the logit
-  /// itself may be small because they cancel.
+  /// What the terms of a logit can add up to, where the logit itself may be small because they cancel: |scale| |q| |k| of
+  /// the longest q and k (Cauchy-Schwarz), and the steepest slope over the whole length.
   double logit_size() const {
     const double factor = options.scale.value_or(1 / std::sqrt(static_cast<double>(head_dim)));
-    return std::abs(factor) * longest_row(*q) * longest_row(*k);
+    double steepest = 0;
+    if (slopes) {
+      for_each_index(slopes->view().shape(),
+                     [&](const Extents& at) { steepest = std::max(steepest, std::abs(read(*slopes, at))); });
+    }
+    return std::abs(factor) * longest_row(*q) * longest_row(*k) + steepest * static_cast<double>(q_len + kv_len);
   }
 
   std::string describe() const {
