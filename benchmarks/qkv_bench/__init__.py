@@ -1,0 +1,1 @@
+"""The benchmarks of qkv: `./dev bench` runs them, `./dev bench --help` explains them."""

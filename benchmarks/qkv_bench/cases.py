@@ -1,0 +1,159 @@
+"""What is measured: the shapes and options of attention, and how many operations each of them needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+MaskKind = Literal["none", "padding", "random"]
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of attention: self-attention of float32 [batch, heads, length, dim] with at most one mask.
+
+    Cases of one `group` are measured together, round by round, so that they can be compared with each other.
+    """
+
+    shape: tuple[int, int, int, int]
+    causal: bool = False
+    window: tuple[int, int] | None = None
+    mask: MaskKind = "none"
+    kv_lens: int | None = None
+    bias: bool = False
+    stats: bool = False
+    group: str = ""
+    two_threads: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in tables, on the command line and in targets.json: "1x8x2048x64-causal"."""
+        parts = ["x".join(map(str, self.shape)), "causal" if self.causal else "full"]
+        if self.window is not None:
+            parts.append(f"window-{self.window[0] + self.window[1] + 1}")
+        if self.mask != "none":
+            parts.append(f"mask-{self.mask}")
+        if self.kv_lens is not None:
+            parts.append("lengths")
+        parts += [name for name, wanted in (("bias", self.bias), ("stats", self.stats)) if wanted]
+        return "-".join(parts)
+
+    @property
+    def visible_pairs(self) -> int:
+        """Pairs of a row and a key that it sees, of one head, added up over the batch.
+
+        Counted from the formula for causality, windows and padding; a random mask has no formula and counts as if all
+        were visible, since no kernel that works by blocks can skip anything of it.
+        """
+        batch, _, n, _ = self.shape
+        keys = n // 2 if self.mask == "padding" else n if self.kv_lens is None else self.kv_lens
+        left, right = self.window if self.window is not None else (n, n)
+        if self.causal:
+            right = 0
+        rows = np.arange(n)
+        seen = np.minimum(rows + right, keys - 1) - np.maximum(rows - left, 0) + 1
+        return batch * int(np.maximum(seen, 0).sum())
+
+    @property
+    def visible_operations(self) -> int:
+        """4 * heads * visible pairs * dim: a multiplication and an addition for Q K^T, and the same for P V."""
+        _, heads, _, dim = self.shape
+        return 4 * heads * self.visible_pairs * dim
+
+
+@dataclass
+class Inputs:
+    """The arrays of a case, the same ones for every runner. Masks are bool, True = attend."""
+
+    q: Array
+    k: Array
+    v: Array
+    mask: Array | None
+    bias: Array | None
+
+
+def make_inputs(case: Case, seed: int = 1) -> Inputs:
+    """Normal numbers; a random mask hides half of the keys, and every row sees at least itself."""
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal(case.shape, dtype=np.float32) for _ in range(3))
+    n = case.shape[2]
+    mask: Array | None = None
+    if case.mask == "padding":
+        mask = (np.arange(n) < n // 2).reshape(1, 1, 1, n)
+    elif case.mask == "random":
+        mask = (rng.random((n, n)) < 0.5) | np.eye(n, dtype=np.bool_)
+    bias = rng.standard_normal((n, n), dtype=np.float32) if case.bias else None
+    return Inputs(q, k, v, mask, bias)
+
+
+def dense_mask(case: Case, inputs: Inputs) -> Array | None:
+    """What the case hides beyond causality, as the bool mask that a library without the option would be given.
+
+    A window brings causality with it. None where nothing else is hidden.
+    """
+    if inputs.mask is not None:
+        return inputs.mask
+    n = case.shape[2]
+    keys = np.arange(n)
+    if case.kv_lens is not None:
+        return (keys < case.kv_lens).reshape(1, 1, 1, n)
+    if case.window is None:
+        return None
+    left, right = case.window
+    distance = keys - keys[:, None]
+    return (distance >= -left) & (distance <= (0 if case.causal else right))
+
+
+def _both(*shape: int, group: str = "", two_threads: bool = False) -> list[Case]:
+    size = (shape[0], shape[1], shape[2], shape[3])
+    return [
+        Case(size, causal=causal, group=group or Case(size).name, two_threads=two_threads) for causal in (False, True)
+    ]
+
+
+def _all_cases() -> list[Case]:
+    cases: list[Case] = []
+    # The shapes of models: sequences from short to long, and batches of short ones. Odd lengths stand beside the even
+    # ones that they are compared with.
+    for n in (512, 513):
+        cases += _both(1, 8, n, 64, group="512", two_threads=n == 512)
+    for n in (2048, 2049):
+        cases += _both(1, 8, n, 64, group="2048", two_threads=n == 2048)
+    n = 2048
+    plain = (1, 8, n, 64)
+    cases += [
+        Case(plain, mask="padding", group="2048"),
+        Case(plain, kv_lens=n // 2, group="2048"),
+        Case(plain, mask="random", group="2048"),
+        Case(plain, bias=True, group="2048"),
+        Case(plain, stats=True, group="2048"),
+    ]
+    cases += _both(1, 8, 4096, 64, two_threads=True)
+    cases += _both(1, 8, 2048, 128, two_threads=True)
+    cases += _both(8, 12, 128, 64)
+    cases += _both(32, 8, 128, 32)
+    cases += _both(64, 12, 50, 64)
+    for n in (197, 509):
+        cases += _both(1, 8, n, 64)
+    for dim in (40, 80, 96, 256):
+        cases += _both(1, 8, 1024, dim)
+    cases.append(Case((1, 8, 8192, 64), causal=True, window=(255, 0), group="window"))
+    cases += _both(1, 4, 16384, 64, two_threads=True)
+    return cases
+
+
+CASES: dict[str, Case] = {case.name: case for case in _all_cases()}
+
+#: Calls beyond this take seconds each: --quick leaves them out.
+QUICK_OPERATIONS = 60e9
+
+
+def find_case(name: str) -> Case:
+    """The case of that name. Raises KeyError with the names that exist."""
+    if name not in CASES:
+        raise KeyError(f"no case is called {name!r}; there are {', '.join(CASES)}")
+    return CASES[name]
