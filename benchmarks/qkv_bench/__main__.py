@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from qkv_bench import attention, machine, runners, table
+from qkv_bench import check, report, suite, table, targets
+from qkv_bench.attention import Settings
 from qkv_bench.native import MissingLibraryError
 from qkv_bench.results import Results
 
@@ -36,6 +37,24 @@ examples:
   ./dev bench attention --threads 1 2 4 --only 4096
   QKV_TARGET=avx2 ./dev bench attention              another instruction set, with its own peak
 """
+CHECK = """\
+Measures all cases in 5 rounds, and what stands beside them, and compares the medians with benchmarks/targets.json.
+
+Prints a line for each target: what was measured, what is wanted, and whether it is ok, short, or not measurable here
+(another instruction set, a missing peer, a machine that is too busy for times of several threads). Targets of another
+instruction set that this CPU has run in a process with QKV_TARGET set. Exit status 1: a target is short.
+"""
+CHECK_END = """\
+examples:
+  ./dev bench check --json build/bench.json
+  ./dev bench check --factor 0.6              on a machine shared with others: lower limits are multiplied by it, upper
+                                              ones divided; those of memory and accuracy stay as they are
+  ./dev bench check --from build/bench.json   another look at the same figures
+"""
+REPORT = """\
+Writes the tables of docs/performance.md, between its markers, and the chart docs/img/attention.svg from a JSON file of
+`./dev bench attention --json` or `./dev bench check --json`. Whatever stands outside the markers stays as it is.
+"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,7 +70,28 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--threads", type=_positive, nargs="+", default=[], metavar="N", help="default: 1, and 2 for the long shapes"
     )
+    one.set_defaults(run=run_attention)
+
+    two = verbs.add_parser(
+        "check", help="measure and compare", description=CHECK, epilog=CHECK_END, formatter_class=style
+    )
+    two.add_argument("--json", type=Path, metavar="FILE", help="also write every sample into FILE")
+    two.add_argument("--from", dest="results", type=Path, metavar="FILE", help="judge this result, measure nothing")
+    two.add_argument("--factor", type=_factor, default=1.0, metavar="F", help="above 0, at most 1 (default)")
+    two.add_argument("--quick", action="store_true", help="3 short rounds; what they leave out is not judged")
+    two.set_defaults(run=run_check)
+
+    three = verbs.add_parser("report", help="write the documentation", description=REPORT, formatter_class=style)
+    three.add_argument("results", type=Path, metavar="FILE", help="what --json has written")
+    three.set_defaults(run=run_report)
     return parser
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("above 0, at most 1")
+    return value
 
 
 def _positive(text: str) -> int:
@@ -63,25 +103,46 @@ def _positive(text: str) -> int:
 
 def run_attention(options: argparse.Namespace) -> int:
     """`./dev bench attention`."""
-    found, missing = runners.find_runners()
-    for name, reason in missing.items():
-        print(f"{name}: {reason}, left out")
-    cpus = len(os.sched_getaffinity(0))
-    settings = attention.Settings(options.only, tuple(options.threads), options.quick, cpus)
-    results = Results(machine=machine.describe(found))
-    results.runs = attention.measure(settings, found)
+    settings = Settings(options.only, tuple(options.threads), options.quick, suite.cpus())
+    results = suite.run(settings, extras=not options.only)
     print(table.terminal(results))
-    if options.json:
-        results.save(options.json)
-        print(f"\nEvery sample is in {options.json}")
+    _save(results, options.json)
     return 0
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """`./dev bench check`."""
+    wanted = targets.load()
+    if options.results:
+        results = Results.load(options.results)
+    else:
+        results = check.measure(wanted, Settings(quick=options.quick, cpus=suite.cpus()))
+    _save(results, options.json)
+    verdicts = check.judge(wanted, results, options.factor)
+    print("\n".join(table.machine_lines(results.machine)) + "\n")
+    print(check.report(verdicts, options.factor))
+    return check.exit_code(verdicts)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """`./dev bench report`."""
+    for path in report.write(Results.load(options.results)):
+        print(f"Written: {path}")
+    return 0
+
+
+def _save(results: Results, path: Path | None) -> None:
+    if path:
+        results.save(path)
+        print(f"Every sample is in {path}\n")
 
 
 def main() -> int:
     """Runs a verb; 2 for what a person can put right."""
     options = _parser().parse_args()
     try:
-        return run_attention(options)
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
     except (MissingLibraryError, OSError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
