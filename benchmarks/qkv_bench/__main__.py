@@ -1,4 +1,7 @@
-"""The command line of `./dev bench`."""
+"""The command line of `./dev bench`.
+
+What a verb needs is imported when it runs: help and reports need neither NumPy nor a built qkv.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from qkv_bench import check, report, suite, table, targets
-from qkv_bench.attention import Settings
 from qkv_bench.native import MissingLibraryError
 from qkv_bench.results import Results
 
@@ -103,6 +104,9 @@ def _positive(text: str) -> int:
 
 def run_attention(options: argparse.Namespace) -> int:
     """`./dev bench attention`."""
+    from qkv_bench import suite, table
+    from qkv_bench.attention import Settings
+
     settings = Settings(options.only, tuple(options.threads), options.quick, suite.cpus())
     results = suite.run(settings, extras=not options.only)
     print(table.terminal(results))
@@ -112,6 +116,9 @@ def run_attention(options: argparse.Namespace) -> int:
 
 def run_check(options: argparse.Namespace) -> int:
     """`./dev bench check`."""
+    from qkv_bench import check, suite, table, targets
+    from qkv_bench.attention import Settings
+
     wanted = targets.load()
     if options.results:
         results = Results.load(options.results)
@@ -126,6 +133,8 @@ def run_check(options: argparse.Namespace) -> int:
 
 def run_report(options: argparse.Namespace) -> int:
     """`./dev bench report`."""
+    from qkv_bench import report
+
     for path in report.write(Results.load(options.results)):
         print(f"Written: {path}")
     return 0

@@ -19,7 +19,7 @@ from qkv_bench.runners import Runner, UnableError, prepare_checked
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, and how thoroughly. `threads` empty: one, and two where a case asks for it and the CPUs allow."""
+    """What to measure, and how thoroughly. No threads: one, and two where a case asks for it and the CPUs allow."""
 
     only: str = ""
     threads: tuple[int, ...] = ()
@@ -120,4 +120,3 @@ def _prepare(item: Item, runners: list[Runner], sample_seconds: float) -> tuple[
             run.variants[runner.name] = prepared.variant
         tasks.append(task)
     return run, tasks
-

@@ -6,7 +6,6 @@ import os
 import pathlib
 from typing import Any
 
-import qkv
 from qkv_bench.clock import Task, take_turns
 from qkv_bench.runners import UnableError, import_peer
 

@@ -72,7 +72,9 @@ def terminal(results: Results) -> str:
     """All that a person wants to see at the end of a run."""
     parts = ["\n".join(machine_lines(results.machine))]
     if results.machine["busy_cpus"] > 0.2:
-        parts.append(f"Other programs used {results.machine['busy_cpus']:.1f} CPUs when this began: wall times are theirs too.")
+        parts.append(
+            f"Other programs used {results.machine['busy_cpus']:.1f} CPUs when this began: wall times are theirs too."
+        )
     if results.runs:
         peers = peers_of(results.runs)
         parts.append(aligned([header_of(peers), *(cells_of(run, peers) for run in results.runs)]))

@@ -54,7 +54,8 @@ check_mutations() { "$VENV_PYTHON" tools/mutate.py --list >/dev/null; }
 check_types() {
   configure_preset release || return
   cmake --build --preset release -j "$JOBS" --target qkv_core_stub qkv_python_stage >/dev/null || return
-  MYPYPATH="$ROOT/build/release/python" "$VENV/bin/mypy" -p qkv && "$VENV/bin/mypy" tools/*.py
+  MYPYPATH="$ROOT/build/release/python" "$VENV/bin/mypy" -p qkv && "$VENV/bin/mypy" tools/*.py &&
+    MYPYPATH="$ROOT/build/release/python:$ROOT/benchmarks" "$VENV/bin/mypy" -p qkv_bench
 }
 
 check_tidy() {
