@@ -14,14 +14,14 @@ class MissingLibraryError(Exception):
     """The library has not been built; the text says how to build it."""
 
 
-def library_path() -> Path:
+def path_of_library() -> Path:
     """Where `./dev bench` builds it, or where QKV_BENCH_LIBRARY says that it is."""
     return Path(os.environ.get("QKV_BENCH_LIBRARY") or ROOT / "build/release/benchmarks/libqkv_bench.so")
 
 
 @cache
 def _library() -> ctypes.CDLL:
-    path = library_path()
+    path = path_of_library()
     if not path.is_file():
         raise MissingLibraryError(f"{path} is missing: ./dev bench builds it")
     library = ctypes.CDLL(str(path))
