@@ -136,6 +136,7 @@ def test_the_report_has_a_line_for_each_and_counts() -> None:
     assert re.search(r"50\.0 %\s+>= 70\.0 %\s+short$", lines[2])
     assert lines[3].endswith("not measurable here  this machine has no avx512")
     assert lines[-1] == "1 ok, 1 short, 1 not measurable here"
+    assert [check.exit_code([verdict]) for verdict in verdicts] == [0, 1, 0]
     assert check.exit_code(verdicts) == 1
 
 
