@@ -150,6 +150,9 @@ def main() -> int:
     """Runs a verb; 2 for what a person can put right."""
     options = _parser().parse_args()
     try:
+        if path := getattr(options, "json", None):  # not after minutes of measuring
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except (MissingLibraryError, OSError, ValueError) as error:

@@ -39,7 +39,10 @@ def _measure_extras(results: Results, settings: Settings, runners: list[str]) ->
     progress.step("tiny calls")
     results.tiny = tiny.measure(settings.rounds)
     progress.step("memory")
-    results.memory = memory.measure(runners, memory.CASES[1:] if settings.quick else memory.CASES)
+    try:
+        results.memory = memory.measure(runners, memory.CASES[1:] if settings.quick else memory.CASES)
+    except OSError as error:
+        print(f"bench: memory: {error}, left out", file=sys.stderr)
     progress.step("accuracy")
     results.errors = accuracy.measure(accuracy.CASES[:1] if settings.quick else accuracy.CASES)
     progress.step("MiniLM")
