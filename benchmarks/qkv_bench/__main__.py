@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--threads", type=_positive, nargs="+", default=[], metavar="N", help="default: 1, and 2 for the long shapes"
     )
+    one.add_argument("--no-peers", action="store_true", help="qkv alone: a quarter of the time")
     one.set_defaults(run=run_attention)
 
     two = verbs.add_parser(
@@ -107,7 +108,7 @@ def run_attention(options: argparse.Namespace) -> int:
     from qkv_bench import suite, table
     from qkv_bench.attention import Settings
 
-    settings = Settings(options.only, tuple(options.threads), options.quick, suite.cpus())
+    settings = Settings(options.only, tuple(options.threads), options.quick, suite.cpus(), not options.no_peers)
     results = suite.run(settings, extras=not options.only)
     print(table.terminal(results))
     _save(results, options.json)

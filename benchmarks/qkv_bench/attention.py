@@ -25,6 +25,7 @@ class Settings:
     threads: tuple[int, ...] = ()
     quick: bool = False
     cpus: int = 1
+    peers: bool = True
 
     @property
     def rounds(self) -> int:

@@ -135,15 +135,17 @@ def import_peer(module: str) -> Any:
         raise UnableError("not installed" if error.name == module else f"does not load: {error}") from error
 
 
-def find_runners() -> tuple[list[Runner], dict[str, str]]:
-    """Those that can run here, qkv first, and why each of the others can not."""
+def find_runners(peers: bool = True) -> tuple[list[Runner], dict[str, str]]:
+    """Those that can run here, qkv first, and why each of the others can not; without peers, qkv alone."""
+    if not peers:
+        return [QkvRunner()], {}
     from qkv_bench.onnx_runner import OnnxRunner
     from qkv_bench.openvino_runner import OpenVinoRunner
 
     found: list[Runner] = [QkvRunner()]
     missing: dict[str, str] = {}
-    peers: list[type[TorchRunner] | type[OnnxRunner] | type[OpenVinoRunner]] = [TorchRunner, OnnxRunner, OpenVinoRunner]
-    for peer in peers:
+    kinds: list[type[TorchRunner] | type[OnnxRunner] | type[OpenVinoRunner]] = [TorchRunner, OnnxRunner, OpenVinoRunner]
+    for peer in kinds:
         try:
             found.append(peer())
         except UnableError as error:

@@ -23,7 +23,7 @@ def cpus() -> int:
 def run(settings: Settings, extras: bool) -> Results:
     """Measures what the settings choose; `extras` are what stands beside the cases. Says what is missing on stderr."""
     attention.plan(settings)  # a wrong --only is told before anything is measured
-    runners, missing = find_runners()
+    runners, missing = find_runners(settings.peers)
     for name, reason in missing.items():
         print(f"bench: {name}: {reason}, left out", file=sys.stderr)
     results = Results(machine=machine.describe(runners))
@@ -54,11 +54,11 @@ def _measure_extras(results: Results, settings: Settings, runners: list[str]) ->
 
 
 def run_on_target(target: str, settings: Settings) -> list[Run]:
-    """The cases on another target of this CPU, in a process of its own, as a user would force it."""
+    """The cases by qkv alone on another target of this CPU, in a process of its own, as a user would force it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
-        command = [sys.executable, "-m", "qkv_bench", "attention", "--json", str(path), "--only", settings.only]
-        command += ["--threads", *map(str, settings.threads or (1,))]
+        command = [sys.executable, "-m", "qkv_bench", "attention", "--no-peers", "--json", str(path)]
+        command += ["--only", settings.only, "--threads", *map(str, settings.threads or (1,))]
         if settings.quick:
             command.append("--quick")
         environment = {**os.environ, "QKV_TARGET": target}

@@ -69,6 +69,12 @@ def test_another_result_is_not_timed() -> None:
             runners.check_result(wrong, expected)
 
 
+def test_peers_can_be_left_out() -> None:
+    found, missing = runners.find_runners(peers=False)
+    assert [runner.name for runner in found] == ["qkv"]
+    assert missing == {}
+
+
 def test_a_peer_that_is_not_installed_is_left_out() -> None:
     with pytest.raises(UnableError, match="not installed"):
         runners.import_peer("no_such_module")
