@@ -7,9 +7,9 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/checked.h"
-#include "base/overlap.h"
 #include "base/shape.h"
 
 namespace qkv::attention_detail {
@@ -42,6 +42,7 @@ Extents with_leading(const Extents& extents, int rank, std::int64_t value) {
 
 template <class View>
 View lifted(const View& view, int rank) {
+  if (view.rank() == rank) return view;
   return {view.data(), view.dtype(), with_leading(view.shape(), rank, 1), with_leading(view.strides(), rank, 0)};
 }
 
@@ -66,29 +67,28 @@ void Arguments::check_alone(std::string_view name, const ConstTensorView& view, 
 }
 
 void Arguments::check_apart(const Seen& written, const Seen& other) const {
-  if (share_memory(written.view, other.view)) {
-    refuse<ValueError>(written.name, "{} shares memory with {} {}; give it memory of its own", written.view.shape(),
-                       other.name, other.view.shape());
+  if (share_memory(written.memory, other.memory)) {
+    refuse<ValueError>(written.name, "{} shares memory with {} {}; give it memory of its own",
+                       written.memory.view.shape(), other.name, other.memory.view.shape());
   }
 }
 
 ConstTensorView Arguments::read(std::string_view name, const ConstTensorView& view, const Axes& axes) {
   check_alone(name, view, axes);
-  const Seen seen{std::string(name), view};
+  const Seen& seen = read_.emplace_back(Seen{std::string(name), Footprint(view)});
   for (const Seen& written : written_) check_apart(written, seen);
-  read_.push_back(seen);
   return lifted(view, axes.most);
 }
 
 TensorView Arguments::written(std::string_view name, const TensorView& view, const Axes& axes) {
   check_alone(name, view, axes);
-  if (has_internal_overlap(view)) {
+  Seen seen{std::string(name), Footprint(view)};
+  if (has_internal_overlap(seen.memory)) {
     refuse<ValueError>(name, "two elements of {} with strides {} share one address", view.shape(), view.strides());
   }
-  const Seen seen{std::string(name), view};
   for (const Seen& other : read_) check_apart(seen, other);
   for (const Seen& other : written_) check_apart(seen, other);
-  written_.push_back(seen);
+  written_.push_back(std::move(seen));
   return lifted(view, axes.most);
 }
 

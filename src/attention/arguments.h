@@ -1,10 +1,12 @@
 #ifndef QKV_SRC_ATTENTION_ARGUMENTS_H_
 #define QKV_SRC_ATTENTION_ARGUMENTS_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/overlap.h"
 #include "base/raise.h"
 #include "qkv/tensor.h"
 
@@ -23,7 +25,10 @@ struct Axes {
 class Arguments {
  public:
   /// @param function  what every error begins with: "qkv::attention"
-  explicit Arguments(std::string_view function) : function_(function) {}
+  explicit Arguments(std::string_view function) : function_(function) {
+    read_.reserve(kUsual);
+    written_.reserve(kUsual);
+  }
 
   /// Throws "function: argument: text".
   template <class Exception, class... Args>
@@ -49,11 +54,13 @@ class Arguments {
  private:
   struct Seen {
     std::string name;
-    ConstTensorView view;
+    Footprint memory;
   };
 
   void check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const;
   void check_apart(const Seen& written, const Seen& other) const;
+
+  static constexpr std::size_t kUsual = 4;  ///< q, k, v and one more
 
   std::string_view function_;
   std::vector<Seen> read_;

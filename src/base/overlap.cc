@@ -8,9 +8,9 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "base/checked.h"
+#include "base/shape.h"
 
 namespace qkv {
 namespace {
@@ -85,36 +85,21 @@ class Search {
 
 std::int64_t item_size(const ConstTensorView& view) { return static_cast<std::int64_t>(size_of(view.dtype())); }
 
-/// The bytes [low, high] that hold a non-empty view, by address.
-struct Interval {
-  std::int64_t low = 0;
-  std::int64_t high = 0;
-};
-
-/// Empty where an address, or the distance from low to high, does not fit 63 bits.
-std::optional<Interval> bounds(const ConstTensorView& view) {
-  const auto address = reinterpret_cast<std::uintptr_t>(view.data());
-  if (address > static_cast<std::uintptr_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-  Interval interval{static_cast<std::int64_t>(address), static_cast<std::int64_t>(address)};
-  for (int axis = 0; axis < view.rank(); ++axis) {
-    const auto elements = checked_mul(view.extent(axis) - 1, view.stride(axis));
-    const auto reach = elements ? checked_mul(*elements, item_size(view)) : std::nullopt;
-    std::int64_t& end = reach && *reach < 0 ? interval.low : interval.high;
-    const auto moved = reach ? checked_add(end, *reach) : std::nullopt;
-    if (!moved) return std::nullopt;
-    end = *moved;
-  }
-  const auto high = checked_add(interval.high, item_size(view) - 1);
-  if (!high || !checked_sub(*high, interval.low)) return std::nullopt;
-  interval.high = *high;
-  return interval;
+/// Widens [low, high] by the reach of one axis. False where something does not fit.
+bool widen(const ConstTensorView& view, int axis, std::int64_t item, Footprint& footprint) {
+  const auto elements = checked_mul(view.extent(axis) - 1, view.stride(axis));
+  const auto reach = elements ? checked_mul(*elements, item) : std::nullopt;
+  std::int64_t& end = reach && *reach < 0 ? footprint.low : footprint.high;
+  const auto moved = reach ? checked_add(end, *reach) : std::nullopt;
+  if (moved) end = *moved;
+  return moved.has_value();
 }
 
 /// The bytes of a view as terms: one for each axis, and one for the bytes within an element.
 bool add_bytes(const ConstTensorView& view, Search& search) {
   for (int axis = 0; axis < view.rank(); ++axis) {
     if (view.extent(axis) == 1) continue;
-    // bounds() has shown that this product fits.
+    // The footprint has shown that this product fits.
     if (!search.add(std::abs(view.stride(axis)) * item_size(view), view.extent(axis) - 1)) return false;
   }
   return search.add(1, item_size(view) - 1);
@@ -146,31 +131,46 @@ bool axes_meet(const Term& leading, std::span<const Term> lesser) {
 
 }  // namespace
 
-bool share_memory(const ConstTensorView& a, const ConstTensorView& b) {
-  if (a.num_elements() == 0 || b.num_elements() == 0) return false;
-  const auto in_a = bounds(a);
-  const auto in_b = bounds(b);
-  if (!in_a || !in_b) return true;
-  if (in_a->high < in_b->low || in_b->high < in_a->low) return false;
-  // a.low + bytes of a = b.low + bytes of b; counting b's down from its end makes every sign positive.
-  Search search;
-  if (!add_bytes(a, search) || !add_bytes(b, search)) return true;
-  return search.solvable(in_b->high - in_a->low);
+Footprint::Footprint(const ConstTensorView& of) : view(of), empty(has_no_elements(of.shape())) {
+  const auto address = reinterpret_cast<std::uintptr_t>(view.data());
+  if (empty || address > static_cast<std::uintptr_t>(std::numeric_limits<std::int64_t>::max())) return;
+  const std::int64_t item = item_size(view);
+  low = high = static_cast<std::int64_t>(address);
+  for (int axis = 0; axis < view.rank(); ++axis) {
+    if (!widen(view, axis, item, *this)) return;
+  }
+  const auto last = checked_add(high, item - 1);
+  if (!last || !checked_sub(*last, low)) return;
+  high = *last;
+  bounded = true;
 }
 
-bool has_internal_overlap(const ConstTensorView& view) {
-  if (view.num_elements() <= 1) return false;
-  if (!bounds(view)) return true;
-  std::vector<Term> axes;
+bool share_memory(const Footprint& a, const Footprint& b) {
+  if (a.empty || b.empty) return false;
+  if (!a.bounded || !b.bounded) return true;
+  if (a.high < b.low || b.high < a.low) return false;
+  // a.low + bytes of a = b.low + bytes of b; counting b's down from its end makes every sign positive.
+  Search search;
+  if (!add_bytes(a.view, search) || !add_bytes(b.view, search)) return true;
+  return search.solvable(b.high - a.low);
+}
+
+bool has_internal_overlap(const Footprint& footprint) {
+  if (footprint.empty) return false;
+  if (!footprint.bounded) return true;
+  const ConstTensorView& view = footprint.view;
+  std::array<Term, kMaxRank> all = {};
+  std::size_t count = 0;
   for (int axis = 0; axis < view.rank(); ++axis) {
     if (view.extent(axis) == 1) continue;
     if (view.stride(axis) == 0) return true;
-    axes.push_back({std::abs(view.stride(axis)), view.extent(axis) - 1});
+    all[count++] = {std::abs(view.stride(axis)), view.extent(axis) - 1};
   }
+  const std::span<Term> axes = std::span(all).first(count);
   std::sort(axes.begin(), axes.end(), [](const Term& a, const Term& b) { return a.step < b.step; });
   if (nests(axes)) return false;
   for (std::size_t k = 1; k < axes.size(); ++k) {
-    if (axes_meet(axes[k], std::span(axes).first(k))) return true;
+    if (axes_meet(axes[k], axes.first(k))) return true;
   }
   return false;
 }
