@@ -132,7 +132,7 @@ struct AttentionOutputs {
 /// @throws ShapeError, DtypeError, ValueError: naming the argument, what was seen and what was expected.
 /// Accuracy: |error| <= c * eps * (sum of weights times |v|), measured against the double-precision reference.
 /// Cost: q_len * visible keys * (head_dim + value_dim) multiply-adds a head; memory O(q_len + kv_len): 2 MiB a
-/// thread, the packed keys of the heads in flight, and their values where these are strided or narrower than a vector. Never q_len x kv_len, unless such an output is asked for.
+/// thread and the packed keys of the heads in flight. Never q_len x kv_len, unless such an output is asked for.
 /// Source: Vaswani et al. 2017 (arXiv:1706.03762); running softmax by blocks of keys after Dao et al. 2022
 /// (arXiv:2205.14135), with blocks at absolute key positions so that the bits do not depend on the split.
 QKV_API void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,

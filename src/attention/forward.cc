@@ -10,6 +10,7 @@
 #include "kernels/forward_f32.h"
 #include "kernels/forward_plain.h"
 #include "kernels/packed_head.h"
+#include "kernels/prefetch.h"
 #include "kernels/row_block.h"
 #include "kernels/tile_shape.h"
 #include "qkv/runtime.h"
@@ -20,8 +21,10 @@ namespace {
 using kernels::ForwardKernelF32;
 using kernels::ForwardProblem;
 using kernels::KeyRange;
+using kernels::NextHead;
 using kernels::PackedHead;
 using kernels::PackedHeadBuffer;
+using kernels::Result;
 
 /// Below this many multiply-adds, waking a thread costs more than it saves.
 constexpr double kSerialWork = 2e5;
@@ -40,8 +43,6 @@ Head head_at(const ForwardProblem& problem, std::int64_t index) {
 
 std::int64_t num_heads(const ForwardProblem& problem) { return problem.batch * problem.num_kv_heads; }
 
-std::int64_t rows_of_head(const ForwardProblem& problem) { return problem.group_size() * problem.q_len; }
-
 int useful_threads(const ForwardProblem& problem) {
   // Asked for in every call: a bad QKV_NUM_THREADS is refused by the smallest.
   const int threads = std::min(num_threads(), kMostThreads);
@@ -54,6 +55,16 @@ int useful_threads(const ForwardProblem& problem) {
 KeyRange packed_range(const ForwardProblem& problem, std::int64_t batch) {
   if (problem.logits && problem.logits_stage != LogitsStage::kMasked) return {0, problem.kv_len};
   return rows_range(problem, batch, 0, problem.q_len);
+}
+
+PackedHead layout(const ForwardProblem& problem, std::int64_t index, PackedHeadBuffer& buffer) {
+  const auto [batch, kv_head] = head_at(problem, index);
+  return buffer.layout(problem, batch, kv_head, packed_range(problem, batch));
+}
+
+NextHead next_head_at(const ForwardProblem& problem, std::int64_t index) {
+  const auto [batch, kv_head] = head_at(problem, index);
+  return {problem, batch, kv_head, packed_range(problem, batch)};
 }
 
 template <class T>
@@ -70,29 +81,35 @@ void forward_plain(const ForwardProblem& problem) {
   });
 }
 
-/// Many heads: each thread packs a head and computes all of its rows, so that one packed head a thread is in flight.
-void forward_by_heads(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
+/// Packs heads and computes all of their rows, one after the other, until `next` is beyond the last.
+void compute_heads(const ForwardProblem& problem, const ForwardKernelF32& kernel, std::atomic<std::int64_t>& next) {
   const std::int64_t heads = num_heads(problem);
-  const std::int64_t rows = rows_of_head(problem);
+  const std::int64_t rows = problem.rows_of_head();
   const std::int64_t step = kernels::rows_per_block(problem);
-  std::atomic<std::int64_t> next = 0;
-  parallel_for(static_cast<std::size_t>(threads), [&](std::size_t) {
-    PackedHeadBuffer buffer;
-    for (std::int64_t index = next++; index < heads; index = next++) {
-      const auto [batch, kv_head] = head_at(problem, index);
-      const PackedHead head = buffer.layout(problem, batch, kv_head, packed_range(problem, batch), kernel.lanes);
-      kernel.pack(problem, batch, kv_head, head, 0, head.num_words());
-      for (std::int64_t row = 0; row < rows; row += step) {
-        kernel.run(problem, batch, kv_head, head, row, std::min(row + step, rows));
-      }
+  PackedHeadBuffer buffer;
+  for (std::int64_t index = next++; index < heads;) {
+    const std::int64_t following = next++;
+    const PackedHead head = layout(problem, index, buffer);
+    kernel.pack(problem, head, 0, head.num_words());
+    const NextHead next_head = following < heads ? next_head_at(problem, following) : NextHead();
+    for (std::int64_t row = 0; row < rows; row += step) {
+      kernel.run(problem, head, row, std::min(row + step, rows), next_head);
     }
-  });
+    index = following;
+  }
+}
+
+/// Many heads: each thread takes whole heads, so that one packed head a thread is in flight.
+void forward_by_heads(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
+  std::atomic<std::int64_t> next = 0;
+  if (threads == 1) return compute_heads(problem, kernel, next);
+  parallel_for(static_cast<std::size_t>(threads), [&](std::size_t) { compute_heads(problem, kernel, next); });
 }
 
 /// Few heads: as many as there are threads at a time, packed and computed by all threads together.
 void forward_by_rows(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
   const std::int64_t heads = num_heads(problem);
-  const std::int64_t rows = rows_of_head(problem);
+  const std::int64_t rows = problem.rows_of_head();
   std::vector<PackedHeadBuffer> buffers(static_cast<std::size_t>(std::min<std::int64_t>(threads, heads)));
   std::vector<PackedHead> packed(buffers.size());
   const auto wave_size = static_cast<std::int64_t>(buffers.size());
@@ -100,9 +117,8 @@ void forward_by_rows(const ForwardProblem& problem, const ForwardKernelF32& kern
     const std::int64_t count = std::min(wave_size, heads - first);
     std::int64_t most_words = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto [batch, kv_head] = head_at(problem, first + i);
       const auto slot = static_cast<std::size_t>(i);
-      packed[slot] = buffers[slot].layout(problem, batch, kv_head, packed_range(problem, batch), kernel.lanes);
+      packed[slot] = layout(problem, first + i, buffers[slot]);
       most_words = std::max(most_words, packed[slot].num_words());
     }
     const std::int64_t pieces = (most_words + kPackWords - 1) / kPackWords;
@@ -110,8 +126,7 @@ void forward_by_rows(const ForwardProblem& problem, const ForwardKernelF32& kern
       const auto slot = item / static_cast<std::size_t>(pieces);
       const std::int64_t begin = static_cast<std::int64_t>(item % static_cast<std::size_t>(pieces)) * kPackWords;
       const std::int64_t end = std::min(begin + kPackWords, packed[slot].num_words());
-      const auto [batch, kv_head] = head_at(problem, first + static_cast<std::int64_t>(slot));
-      if (begin < end) kernel.pack(problem, batch, kv_head, packed[slot], begin, end);
+      if (begin < end) kernel.pack(problem, packed[slot], begin, end);
     });
     // Four pieces a thread even out a causal triangle; a piece of fewer rows than two tiles would read K for nothing.
     const std::int64_t even = (count * rows + 4 * threads - 1) / (4 * threads);
@@ -119,12 +134,35 @@ void forward_by_rows(const ForwardProblem& problem, const ForwardKernelF32& kern
         std::min(kernels::rows_per_block(problem), std::max<std::int64_t>(2 * kernels::kTileRows, even));
     const std::int64_t blocks = (rows + step - 1) / step;
     parallel_for(static_cast<std::size_t>(count * blocks), [&](std::size_t item) {
-      const auto slot = static_cast<std::int64_t>(item) / blocks;
+      const auto slot = item / static_cast<std::size_t>(blocks);
       const std::int64_t begin = static_cast<std::int64_t>(item) % blocks * step;
-      const auto [batch, kv_head] = head_at(problem, first + slot);
-      kernel.run(problem, batch, kv_head, packed[static_cast<std::size_t>(slot)], begin, std::min(begin + step, rows));
+      kernel.run(problem, packed[slot], begin, std::min(begin + step, rows), NextHead());
     });
   }
+}
+
+void forward_f32(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
+  if (threads == 1 || num_heads(problem) >= 4 * threads) {
+    forward_by_heads(problem, kernel, threads);
+  } else {
+    forward_by_rows(problem, kernel, threads);
+  }
+}
+
+/// The call for some columns of V alone. Logits are formed again for each part, with the same bits; what else was asked
+/// for is written with the first.
+ForwardProblem value_columns(const ForwardProblem& problem, std::int64_t column) {
+  ForwardProblem part = problem;
+  part.value_dim = std::min(kernels::kMostValueColumns, problem.value_dim - column);
+  part.v.data = problem.v.at<float>(0, 0, 0, column);
+  part.out.data = problem.out.at<float>(0, 0, 0, column);
+  if (column > 0) {
+    for (Result* output : {&part.lse, &part.weights, &part.logits, &part.max_raw, &part.max_logit, &part.max_key,
+                           &part.max_weight, &part.entropy, &part.key_weight}) {
+      *output = {};
+    }
+  }
+  return part;
 }
 
 const ForwardKernelF32& kernel_named(std::string_view target) {
@@ -141,10 +179,9 @@ void forward(const ForwardProblem& problem, std::string_view target) {
   if (problem.dtype == Dtype::kFloat64) return forward_plain<double>(problem);
   if (!kernels::Formula::representable(problem)) return forward_plain<float>(problem);
   const ForwardKernelF32& kernel = kernel_named(target);
-  if (threads == 1 || num_heads(problem) >= 4 * threads) {
-    forward_by_heads(problem, kernel, threads);
-  } else {
-    forward_by_rows(problem, kernel, threads);
+  if (problem.value_dim <= kernels::kMostValueColumns) return forward_f32(problem, kernel, threads);
+  for (std::int64_t column = 0; column < problem.value_dim; column += kernels::kMostValueColumns) {
+    forward_f32(value_columns(problem, column), kernel, threads);
   }
 }
 

@@ -20,6 +20,7 @@
 #include "hwy/highway.h"
 #include "kernels/outputs-inl.h"
 #include "kernels/pack-inl.h"
+#include "kernels/queries-inl.h"
 #include "kernels/softmax-inl.h"
 #include "kernels/values-inl.h"
 
@@ -35,7 +36,8 @@ void group_step(RowBlock& block, std::int64_t first_row, std::int64_t base) {
   if (view.num_runs == 0) return;
   float correction[kR];
   for (int r = 0; r < kR; ++r) correction[r] = update_row(block, first_row, r, view);
-  block_values(block, first_row, view, correction);
+  block_values(block, first_row, view, block.fresh[first_row] ? nullptr : correction);
+  block.fresh[first_row] = false;
 }
 
 template <int kR>
@@ -47,7 +49,7 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
     current.careful = softmax_left_f32(block, row);
     if (current.careful) {
       factors[r] = 0;
-      plain_rows<float>(block.problem, block.batch, current.head, current.index, current.index + 1);
+      plain_rows<float>(block.problem, block.head.batch, current.head, current.index, current.index + 1);
       continue;
     }
     factors[r] = finish_row(block, row);
@@ -77,7 +79,6 @@ void for_each_group(std::int64_t num_rows, const Visit& visit) {
 void clear_state(const RowBlock& block, const SoftmaxState& state) {
   std::fill_n(state.max, block.num_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, block.num_rows, 0.0f);
-  std::fill_n(state.values, block.num_rows * block.value_stride, 0.0f);
   if (state.entropy == nullptr) return;
   std::fill_n(state.entropy, block.num_rows, 0.0f);
   std::fill_n(state.chosen, block.num_rows, 0.0f);
@@ -85,24 +86,34 @@ void clear_state(const RowBlock& block, const SoftmaxState& state) {
 
 void clear_states(const RowBlock& block) {
   clear_state(block, block.chunk);
-  if (block.several_chunks) clear_state(block, block.total);
+  std::fill_n(block.fresh, block.num_rows, true);
+  if (block.several_chunks) {
+    clear_state(block, block.total);
+    std::fill_n(block.total.values, block.num_rows * block.value_stride, 0.0f);
+  }
   if (block.max_key == nullptr) return;
   std::fill_n(block.max_logit, block.num_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(block.max_raw, block.num_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(block.max_key, block.num_rows, std::int64_t{-1});
 }
 
-void run_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, const PackedHead& head,
-              std::int64_t row_begin, std::int64_t row_end) {
-  RowBlock block{problem, Formula(problem), batch, kv_head, head};
-  begin_rows(block, row_begin, row_end, kLanes);
+void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin, std::int64_t row_end,
+              const NextHead& next) {
+  RowBlock block{problem, Formula(problem), head};
+  begin_rows(block, row_begin, row_end, kLanes, kPanel);
+  scale_queries(block);
   clear_states(block);
-  for (std::int64_t base = align_down(block.range.begin, kKeyBlock); base < block.range.end; base += kKeyBlock) {
-    for_each_group(block.num_rows,
-                   [&](std::int64_t first, std::int64_t size) { kGroupStep[size - 1](block, first, base); });
+  const std::int64_t first_base = align_down(block.range.begin, kKeyBlock);
+  for (std::int64_t base = first_base; base < block.range.end; base += kKeyBlock) {
+    pack_values(block, base);
+    for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
+      if (base == first_base) next.prefetch(row_begin + first, row_begin + first + size, problem.rows_of_head());
+      kGroupStep[size - 1](block, first, base);
+    });
     const bool chunk_ends = (base + kKeyBlock) % kKeyChunk == 0 || base + kKeyBlock >= block.range.end;
     if (!block.several_chunks || !chunk_ends) continue;
     for (std::int64_t row = 0; row < block.num_rows; ++row) merge_chunk(block, row);
+    std::fill_n(block.fresh, block.num_rows, true);
   }
   for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) { kGroupFinish[size - 1](block, first); });
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/forward_problem.h"
 #include "kernels/packed_head.h"
+#include "kernels/prefetch.h"
 
 namespace qkv::kernels {
 
@@ -14,16 +15,15 @@ namespace qkv::kernels {
 /// on as many threads; the bits of a row do not depend on how the work is cut.
 struct ForwardKernelF32 {
   std::string_view target;  ///< "avx2"
-  std::int64_t lanes;       ///< floats a vector, for PackedHeadBuffer::layout
+  std::int64_t lanes;       ///< floats a vector
 
   /// Packs words [word_begin, word_end) of a kv head's range.
-  void (*pack)(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, const PackedHead& head,
-               std::int64_t word_begin, std::int64_t word_end);
+  void (*pack)(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end);
 
   /// Computes everything asked for of rows [row_begin, row_end) of the kv head's group_size * q_len query rows (head by
-  /// head), at most rows_per_block(problem) of them.
-  void (*run)(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, const PackedHead& head,
-              std::int64_t row_begin, std::int64_t row_end);
+  /// head), at most rows_per_block(problem) of them. Meanwhile `next` is loaded.
+  void (*run)(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin, std::int64_t row_end,
+              const NextHead& next);
 };
 
 /// Kernels that this build has and this CPU can run, best first.

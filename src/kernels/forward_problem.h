@@ -85,6 +85,8 @@ struct ForwardProblem {
   std::vector<std::int64_t> stats_keys;  ///< ascending
 
   std::int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
+  /// Query rows that share a kv head.
+  std::int64_t rows_of_head() const noexcept { return group_size() * q_len; }
   bool wants_stats() const noexcept { return max_raw || max_logit || max_key || max_weight || entropy || key_weight; }
   /// Whether a logit is more than scale * q k: then it takes the general formula.
   bool has_logit_terms() const noexcept { return softcap > 0 || bias || alibi_slopes; }

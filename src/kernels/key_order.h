@@ -8,7 +8,7 @@ namespace qkv::kernels {
 /// Part of the contract (docs/op/order.md): the running softmax steps from one absolute multiple of kKeyBlock to the
 /// next, and each absolute kKeyChunk keys have a state of their own; chunk states merge left to right. A change moves
 /// the last bits of every result.
-inline constexpr std::int64_t kKeyBlock = 512;
+inline constexpr std::int64_t kKeyBlock = 256;
 inline constexpr std::int64_t kKeyChunk = 4096;
 
 inline constexpr std::int64_t align_down(std::int64_t value, std::int64_t step) { return value / step * step; }

@@ -105,10 +105,10 @@ template <int kR, int kW, Epilogue kEpilogue>
 HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t first_row, std::int64_t key, BlockView<kR>& view) {
   const std::int64_t dims = block.problem.head_dim;
   const std::int64_t local = key - block.head.range.begin;
-  const float* panel = block.head.keys + local / kPanelKeys * kPanelKeys * dims + local % kPanelKeys;
+  const float* panel = block.head.keys + local / kPanel * kPanel * dims + local % kPanel;
   Accumulators<kR, kW> acc;
   clear(acc);
-  multiply_add(block.queries + first_row * dims, dims, panel, kPanelKeys, dims, acc);
+  multiply_add(block.queries + first_row * dims, dims, panel, kPanel, dims, acc);
   if constexpr (kEpilogue == Epilogue::kMasked) {
     const std::uint64_t* words = view.words[(key - view.base) / kWordKeys];
     const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
@@ -146,9 +146,9 @@ HWY_INLINE void logits_panel(const RowBlock& block, std::int64_t first_row, std:
 /// Q K^T of a run. Panels are cut to the vectors that some row sees.
 template <int kR>
 void multiply_keys(const RowBlock& block, std::int64_t first_row, const Run& run, bool raw, BlockView<kR>& view) {
-  for (std::int64_t panel = align_down(run.begin, kPanelKeys); panel < run.end; panel += kPanelKeys) {
+  for (std::int64_t panel = align_down(run.begin, kPanel); panel < run.end; panel += kPanel) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
-    const std::int64_t end = std::min(panel + kPanelKeys, run.end);
+    const std::int64_t end = std::min(panel + kPanel, run.end);
     const int vectors = static_cast<int>((end - key + kLanes - 1) / kLanes);
     if (raw) {
       logits_panel<kR, Epilogue::kRaw>(block, first_row, key, vectors, view);

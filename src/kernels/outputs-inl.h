@@ -23,21 +23,23 @@ namespace HWY_NAMESPACE {
 /// @return whether every number written is finite; those that are not may be a mean that overflowed on the way.
 inline bool write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
   const ForwardProblem& problem = block.problem;
-  float* out = problem.out.at<float>(block.batch, row.head, row.index);
+  float* out = problem.out.at<float>(block.head.batch, row.head, row.index);
   const std::int64_t columns = problem.value_dim;
   const VF scale = hn::Set(kF32, factor);
   VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
-  for (std::int64_t place = 0; place < columns; place += kLanes) {
+  const auto result_at = [&](std::int64_t place) HWY_ATTR {
     const VF result = hn::Add(hn::Mul(hn::LoadU(kF32, values + place), scale), hn::Zero(kF32));
     suspect = hn::Add(suspect, hn::Sub(result, result));
-    const std::int64_t column = column_of(block, place);
-    if (problem.out.col == 1 && column + kLanes <= columns) {
-      hn::StoreU(result, kF32, out + column);
-      continue;
-    }
+    return result;
+  };
+  std::int64_t place = 0;
+  if (problem.out.col == 1) {
+    for (; place + kLanes <= columns; place += kLanes) hn::StoreU(result_at(place), kF32, out + place);
+  }
+  for (; place < columns; place += kLanes) {
     float lanes[kLanes];
-    hn::StoreU(result, kF32, lanes);
-    for (std::int64_t i = 0; i < kLanes && column + i < columns; ++i) out[(column + i) * problem.out.col] = lanes[i];
+    hn::StoreU(result_at(place), kF32, lanes);
+    for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i) out[(place + i) * problem.out.col] = lanes[i];
   }
   return hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)));
 }
@@ -48,7 +50,7 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   const Row& row = block.rows[r];
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
   const double unit = block.formula.general ? 1.0 : std::numbers::ln2;
-  RowResult result{problem, block.batch, row.head, row.index};
+  RowResult result{problem, block.head.batch, row.head, row.index};
   result.seen = row.seen;
   result.max = static_cast<double>(state.max[r]) * unit;
   result.sum = static_cast<double>(state.sum[r]);
@@ -67,7 +69,7 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   result.write<float>();
   const auto factor = static_cast<float>(result.factor);
   if (!write_values(block, row, state.values + r * block.value_stride, factor)) {
-    plain_repair_out<float>(problem, block.batch, row.head, row.index);
+    plain_repair_out<float>(problem, block.head.batch, row.head, row.index);
   }
   return factor;
 }
@@ -111,7 +113,7 @@ void write_line(const float* logits, const BlockView<kR>& view, const Line& line
 /// Where a row's logits go.
 inline Line logits_line(const RowBlock& block, const Row& row, float absent) {
   const ForwardProblem& problem = block.problem;
-  return {problem.logits.at<float>(block.batch, row.head, row.index), problem.logits.col, problem.kv_len, absent};
+  return {problem.logits.at<float>(block.head.batch, row.head, row.index), problem.logits.col, problem.kv_len, absent};
 }
 
 /// Sees every key, hidden or not: for the stages before masks.
@@ -162,7 +164,7 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
     const VF factor = hn::Set(kF32, factors[r]);
     for (const SlotIndex::Slot& head : problem.weight_heads.of(row.head)) {
       for (const SlotIndex::Slot& slot : problem.weight_rows.of(row.index)) {
-        const Line line{problem.weights.at<float>(block.batch, head.place, slot.place), problem.weights.col,
+        const Line line{problem.weights.at<float>(block.head.batch, head.place, slot.place), problem.weights.col,
                         problem.kv_len, 0.0f};
         write_line(logits, view, line,
                    [&](VF logit) HWY_ATTR { return hn::Mul(exp2_nonpositive(exponent(logit)), factor); });
@@ -196,7 +198,7 @@ void write_matrices(RowBlock& block, std::int64_t first_row, const float* factor
   if (!problem.logits) return;
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
-    plain_repair_logits<float>(problem, block.batch, row.head, row.index);
+    plain_repair_logits<float>(problem, block.head.batch, row.head, row.index);
   }
 }
 

@@ -10,21 +10,15 @@
 
 namespace qkv::kernels {
 
-/// K of one kv head in panels, ready for the register tile, V where the tile can read it, and what is known about the
-/// numbers in them. The layout depends on the target; words of 64 keys are packed independently of each other.
+/// K of one kv head in panels, ready for the register tile, and what is known about the numbers in it. The layout depends
+/// on the target; words of 64 keys are packed independently of each other.
 struct PackedHead {
-  KeyRange range;                 ///< packed keys; begin is a multiple of 64
-  float* keys = nullptr;          ///< panels of [head_dim][panel keys], from range.begin on
-  float* value_copy = nullptr;    ///< [keys][value_stride], where V cannot be read in place
-  const float* values = nullptr;  ///< row of key first_value: value_copy or the caller's memory
-  std::int64_t first_value = 0;
-  std::int64_t value_stride = 0;             ///< between rows of `values`, in elements
-  std::uint32_t* key_magnitude = nullptr;    ///< a word: bits of the largest |k|; NaN is above infinity
-  std::uint32_t* value_magnitude = nullptr;  ///< a word: bits of the largest |v|
+  std::int64_t batch = 0;
+  std::int64_t kv_head = 0;
+  KeyRange range;                          ///< packed keys; begin is a multiple of 64
+  float* keys = nullptr;                   ///< panels of [head_dim][panel keys], from range.begin on
+  std::uint32_t* key_magnitude = nullptr;  ///< a word: bits of the largest |k|; NaN is above infinity
 
-  std::int64_t value_columns = 0;  ///< of `values`: value_dim, or whole vectors in a copy
-
-  const float* value_row(std::int64_t key) const noexcept { return values + (key - first_value) * value_stride; }
   std::int64_t word_of(std::int64_t key) const noexcept { return (key - range.begin) / kWordKeys; }
   std::int64_t num_words() const noexcept { return (range.end - range.begin + kWordKeys - 1) / kWordKeys; }
 };
@@ -35,15 +29,17 @@ inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
 /// Memory for one PackedHead, reused from head to head.
 class PackedHeadBuffer {
  public:
-  /// Lays out a head for keys `range` on a target with `lanes` floats a vector; packs nothing yet.
-  PackedHead layout(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, KeyRange range,
-                    std::int64_t lanes);
+  /// Lays out a head for keys `range`; packs nothing yet.
+  PackedHead layout(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, KeyRange range);
 
  private:
-  void reserve(std::optional<std::int64_t> floats, std::int64_t more);
+  float* reserve(std::optional<std::int64_t> floats, std::int64_t more);
+
+  static constexpr std::size_t kSmall = 1024;  // floats: the smallest calls allocate nothing for their keys
 
   AlignedBytes memory_;
   std::size_t capacity_ = 0;  // floats
+  alignas(kAlignment) float small_[kSmall];
 };
 
 }  // namespace qkv::kernels

@@ -27,20 +27,6 @@ SoftmaxState take_state(ScratchArena& arena, std::int64_t rows, std::int64_t val
   return state;
 }
 
-void scale_query(const RowBlock& block, std::int64_t r) {
-  const ForwardProblem& problem = block.problem;
-  const Row& row = block.rows[r];
-  const float* source = problem.q.at<float>(block.batch, row.head, row.index);
-  float* query = block.queries + r * problem.head_dim;
-  float magnitude = 0;
-  for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-    query[d] = source[d * problem.q.col] * block.formula.query_scale;
-    const float size = std::fabs(query[d]);
-    magnitude = size > magnitude ? size : magnitude;
-  }
-  block.query_magnitude[r] = magnitude;
-}
-
 }  // namespace
 
 bool Formula::representable(const ForwardProblem& problem) {
@@ -70,7 +56,8 @@ std::int64_t rows_per_block(const ForwardProblem& problem) {
   return std::max<std::int64_t>(1, fitting >= kTileRows ? align_down(fitting, kTileRows) : fitting);
 }
 
-void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes) {
+void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes,
+                std::int64_t panel_columns) {
   const ForwardProblem& problem = block.problem;
   const bool stats = problem.wants_stats();
   ScratchArena arena;
@@ -81,6 +68,8 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   block.queries = arena.take<float>(rows * problem.head_dim);
   block.query_magnitude = arena.take<float>(rows);
   block.logits = arena.take<float>(kTileRows * kLogitStride);
+  block.values = arena.take<float>(kKeyBlock * align_up(problem.value_dim, panel_columns));
+  block.fresh = arena.take<bool>(rows);
   block.chunk = take_state(arena, rows, block.value_stride, stats);
   if (stats) {
     block.max_logit = arena.take<float>(rows);
@@ -88,19 +77,18 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
     block.max_key = arena.take<std::int64_t>(rows);
   }
   block.range = {0, 0};
-  const std::int64_t first_head = block.kv_head * problem.group_size();
+  const std::int64_t first_head = block.head.kv_head * problem.group_size();
   for (std::int64_t r = 0; r < rows; ++r) {
     Row& row = block.rows[r];
     row = Row{};
     row.head = first_head + (row_begin + r) / problem.q_len;
     row.index = (row_begin + r) % problem.q_len;
-    row.keys = row_keys(problem, block.batch, row.head, row.index);
-    if (problem.bias) row.bias = problem.bias.at<float>(block.batch, row.head, row.index);
-    if (problem.alibi_slopes) row.slope = *problem.alibi_slopes.at<float>(block.batch, row.head);
+    row.keys = row_keys(problem, block.head.batch, row.head, row.index);
+    if (problem.bias) row.bias = problem.bias.at<float>(block.head.batch, row.head, row.index);
+    if (problem.alibi_slopes) row.slope = *problem.alibi_slopes.at<float>(block.head.batch, row.head);
     if (problem.sinks) {
-      row.careful = !(*problem.sinks.at<float>(block.batch, row.head) < std::numeric_limits<float>::infinity());
+      row.careful = !(*problem.sinks.at<float>(block.head.batch, row.head) < std::numeric_limits<float>::infinity());
     }
-    scale_query(block, r);
     if (row.keys.range.empty()) continue;
     if (block.range.empty()) block.range = row.keys.range;
     block.range.begin = std::min(block.range.begin, row.keys.range.begin);

@@ -52,8 +52,6 @@ struct SoftmaxState {
 struct RowBlock {
   const ForwardProblem& problem;
   const Formula formula;
-  const std::int64_t batch;
-  const std::int64_t kv_head;
   const PackedHead& head;
 
   std::int64_t num_rows = 0;
@@ -62,8 +60,11 @@ struct RowBlock {
   std::int64_t value_stride = 0;
   Row* rows = nullptr;
   float* queries = nullptr;          ///< [rows][head_dim], scaled by query_scale
-  float* query_magnitude = nullptr;  ///< largest |q'| a row
+  float* query_magnitude = nullptr;  ///< largest |q'| a row, NaN where one is
   float* logits = nullptr;           ///< [tile rows][kLogitStride]
+  float* values = nullptr;           ///< V of the key block, panels of [kKeyBlock][panel columns], padded by 0
+  std::uint32_t value_magnitude[kKeyBlock / kWordKeys] = {};  ///< bits of the largest |v| a word of the key block
+  bool* fresh = nullptr;  ///< [rows], by a group's first row: nothing is in its chunk.values yet
   SoftmaxState chunk = {};
   SoftmaxState total = {};
   float* max_logit = nullptr;  ///< statistics: in units of q' k (plain) or nats (general)
@@ -71,11 +72,16 @@ struct RowBlock {
   std::int64_t* max_key = nullptr;
 };
 
+/// value_dim of a block is at most this, so that V of a key block fits in half a MiB of scratch.
+inline constexpr std::int64_t kMostValueColumns = 512;
+
 /// Rows that a block takes: many enough to use K and V from L2 often, few enough for 2 MiB of scratch.
 std::int64_t rows_per_block(const ForwardProblem& problem);
 
-/// Lays the block out in this thread's scratch memory and fills rows [row_begin, row_end) of group_size * q_len.
-void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes);
+/// Lays the block out in this thread's scratch memory and fills rows [row_begin, row_end) of group_size * q_len, but
+/// not queries. A target has `lanes` floats a vector and `panel_columns` of V a panel.
+void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes,
+                std::int64_t panel_columns);
 
 /// Between the logits of a group's rows: one key block, and a vector so that a power of two is no stride.
 inline constexpr std::int64_t kLogitStride = kKeyBlock + kMostLanes;

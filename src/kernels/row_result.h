@@ -28,7 +28,7 @@ struct RowResult {
   double chosen = 0;   ///< sum of exp(logit - max) over stats_keys
 
   double factor = 0;  ///< by close(): what exp(logit - max) is multiplied by to be a weight
-  double lse = 0;     ///< by close()
+  double lse = 0;     ///< by close(), where it is asked for
 
   /// After all keys: adds the sink, which is stored as T.
   template <class T>
@@ -38,9 +38,7 @@ struct RowResult {
       sum = 0;
     }
     factor = seen ? 1.0 / sum : 0.0;
-    lse = seen ? max + std::log(sum) : max;
-    // Visible logits that are all -inf make 0 / 0; -inf here would say that nothing was visible.
-    if (seen && max == -std::numeric_limits<double>::infinity()) lse = std::numeric_limits<double>::quiet_NaN();
+    if (problem.lse) close_lse();
     if (problem.sinks) add_sink(static_cast<double>(*problem.sinks.at<T>(batch, head)));
   }
 
@@ -52,6 +50,12 @@ struct RowResult {
   }
 
  private:
+  void close_lse() {
+    lse = seen ? max + std::log(sum) : max;
+    // Visible logits that are all -inf make 0 / 0; -inf here would say that nothing was visible.
+    if (seen && max == -std::numeric_limits<double>::infinity()) lse = std::numeric_limits<double>::quiet_NaN();
+  }
+
   void add_sink(double sink) {
     if (!seen) {  // whatever the sink: NaN must not reach an output of 0
       lse = sink;
@@ -62,7 +66,7 @@ struct RowResult {
     const double own = std::exp(max - top);
     const double all = own * sum + std::exp(sink - top);
     factor = own / all;
-    lse = top + std::log(all);
+    if (problem.lse) lse = top + std::log(all);
   }
 
   template <class T>

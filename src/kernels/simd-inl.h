@@ -37,8 +37,8 @@ inline constexpr int kTileVectors = 2;
 #else
 inline constexpr int kTileVectors = 4;
 #endif
-/// Keys of one packed panel: [head_dim][kPanelKeys].
-inline constexpr int kPanelKeys = kTileVectors * kLanes;
+/// Keys of one panel of K, columns of one panel of V: what the register tile takes at a time.
+inline constexpr int kPanel = kTileVectors * kLanes;
 
 /// The larger of a constant and x, and x where x is NaN. x86 takes the second operand then, NEON keeps NaN; only the
 /// scalar target drops it.

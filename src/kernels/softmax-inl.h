@@ -160,6 +160,7 @@ inline void merge_chunk(RowBlock& block, std::int64_t row) {
   const Formula& formula = block.formula;
   SoftmaxState& total = block.total;
   SoftmaxState& chunk = block.chunk;
+  if (chunk.max[row] == -std::numeric_limits<float>::infinity()) return;  // nothing seen: merging changes no bit
   const float new_max = total.max[row] > chunk.max[row] ? total.max[row] : chunk.max[row];
   const float keep = rescale(formula, total.max[row], new_max);
   const float take = rescale(formula, chunk.max[row], new_max);
@@ -173,13 +174,12 @@ inline void merge_chunk(RowBlock& block, std::int64_t row) {
   total.sum[row] = total.sum[row] * keep + chunk.sum[row] * take;
   total.max[row] = new_max;
   float* kept_values = total.values + row * block.value_stride;
-  float* chunk_values = chunk.values + row * block.value_stride;
+  const float* chunk_values = chunk.values + row * block.value_stride;
   const VF keep_all = hn::Set(kF32, keep);
   const VF take_all = hn::Set(kF32, take);
   for (std::int64_t c = 0; c < block.value_stride; c += kLanes) {
     const VF taken = hn::Mul(hn::LoadU(kF32, chunk_values + c), take_all);
     hn::StoreU(hn::MulAdd(hn::LoadU(kF32, kept_values + c), keep_all, taken), kF32, kept_values + c);
-    hn::StoreU(hn::Zero(kF32), kF32, chunk_values + c);
   }
   chunk.max[row] = -std::numeric_limits<float>::infinity();
   chunk.sum[row] = 0;

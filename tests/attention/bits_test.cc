@@ -195,6 +195,32 @@ TEST_P(Bits, OrderInTheBatchChangesNothing) {
   });
 }
 
+TEST_P(Bits, ColumnsOfVDoNotDependOnOthers) {
+  // Many columns are computed in parts; what else is asked for is written once.
+  const TargetScope scope(GetParam().target);
+  Random random(2);
+  Call call;
+  call.dtype = GetParam().dtype;
+  call.num_heads = 2;
+  call.q_len = 7;
+  call.kv_len = 300;
+  call.head_dim = 16;
+  call.value_dim = 1100;
+  call.make_operands(random);
+  call.stats_keys = {0, 17};
+  const Results all = run_all(call);
+  for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, 512}, {500, 530}, {1023, 1100}}) {
+    const auto part = attend(&attention, *call.q, *call.k, call.v->view().slice(3, begin, end), {}, all.wanted);
+    EXPECT_TRUE(same_bits(part.out, all.out.view().slice(3, begin, end))) << begin;
+    NamedViews parts = part.views();
+    NamedViews whole = all.views();
+    parts.erase(parts.begin());
+    whole.erase(whole.begin());
+    expect_same_bits(parts, whole);
+  }
+  expect_close(all, run_all(call, {}, &reference::attention));
+}
+
 TEST_P(Bits, LongRowsAcrossChunks) {
   // More than two chunks of 4096 keys: one row at a time against many, and a cut inside a chunk.
   if (GetParam().target == "reference") GTEST_SKIP() << "one row at a time anyway, and slow";

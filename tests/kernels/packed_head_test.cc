@@ -26,35 +26,31 @@ using support::write;
 
 std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7fffffffu; }
 
-/// K and V of one head, and the problem that reads them.
+/// K of one head, and the problem that reads it.
 struct Head {
-  Head(std::int64_t keys, std::int64_t head_dim, std::int64_t value_dim, Layout layout = Layout::kDense)
-      : k({keys, head_dim}, Dtype::kFloat32, layout), v({keys, value_dim}, Dtype::kFloat32, layout) {
+  Head(std::int64_t keys, std::int64_t head_dim, Layout layout = Layout::kDense)
+      : k({keys, head_dim}, Dtype::kFloat32, layout) {
     Random random(static_cast<std::uint64_t>(keys + head_dim));
     random.fill_normal(k);
-    random.fill_normal(v);
     problem.batch = problem.num_heads = problem.num_kv_heads = 1;
     problem.kv_len = keys;
     problem.head_dim = head_dim;
-    problem.value_dim = value_dim;
     problem.k = {k.view().data(), 0, 0, k.view().stride(0), k.view().stride(1)};
-    problem.v = {v.view().data(), 0, 0, v.view().stride(0), v.view().stride(1)};
   }
   float key(std::int64_t j, std::int64_t d) const { return static_cast<float>(read(k, {j, d})); }
-  float value(std::int64_t j, std::int64_t c) const { return static_cast<float>(read(v, {j, c})); }
 
-  Guarded k, v;
+  Guarded k;
   ForwardProblem problem;
 };
 
 /// Keys of a panel, which only the kernel knows: dimension 1 of a panel begins there.
 std::int64_t panel_keys(const ForwardKernelF32& kernel) {
-  Head head(1, 2, 1);
+  Head head(1, 2);
   write(head.k, {0, 0}, 1);
   write(head.k, {0, 1}, 2);
   PackedHeadBuffer buffer;
-  const PackedHead packed = buffer.layout(head.problem, 0, 0, {0, 1}, kernel.lanes);
-  kernel.pack(head.problem, 0, 0, packed, 0, 1);
+  const PackedHead packed = buffer.layout(head.problem, 0, 0, {0, 1});
+  kernel.pack(head.problem, packed, 0, 1);
   return std::find(packed.keys, packed.keys + 2 * kWordKeys, 2.0f) - packed.keys;
 }
 
@@ -63,8 +59,8 @@ class PackedHeads : public ::testing::TestWithParam<ForwardKernelF32> {
   const ForwardKernelF32& kernel() const { return GetParam(); }
 
   PackedHead pack(const Head& head, KeyRange range) {
-    const PackedHead packed = buffer_.layout(head.problem, 0, 0, range, kernel().lanes);
-    kernel().pack(head.problem, 0, 0, packed, 0, packed.num_words());
+    const PackedHead packed = buffer_.layout(head.problem, 0, 0, range);
+    kernel().pack(head.problem, packed, 0, packed.num_words());
     return packed;
   }
 
@@ -74,18 +70,12 @@ class PackedHeads : public ::testing::TestWithParam<ForwardKernelF32> {
     const std::int64_t dims = head.problem.head_dim;
     ASSERT_EQ(packed.range.begin, begin);
     ASSERT_EQ(packed.range.end, range.end);
-    for (std::int64_t j = begin; j < align_up(range.end, kWordKeys); ++j) {
+    for (std::int64_t j = begin; j < align_up(range.end, kernel().lanes); ++j) {
       const std::int64_t local = j - begin;
       const float* column = packed.keys + local / panel * panel * dims + local % panel;
       for (std::int64_t d = 0; d < dims; ++d) {
         ASSERT_EQ(column[d * panel], j < range.end ? head.key(j, d) : 0.0f) << "key " << j << " dimension " << d;
       }
-    }
-    for (std::int64_t j = begin; j < range.end; ++j) {
-      const float* row = packed.values + j * packed.value_stride;
-      for (std::int64_t c = 0; c < head.problem.value_dim; ++c) ASSERT_EQ(row[c], head.value(j, c)) << j << " " << c;
-      if (packed.value_copy == nullptr) continue;
-      for (std::int64_t c = head.problem.value_dim; c < packed.value_columns; ++c) ASSERT_EQ(row[c], 0.0f);
     }
     expect_magnitudes(packed, head);
   }
@@ -94,27 +84,23 @@ class PackedHeads : public ::testing::TestWithParam<ForwardKernelF32> {
     for (std::int64_t word = 0; word < packed.num_words(); ++word) {
       const std::int64_t begin = packed.range.begin + word * kWordKeys;
       std::uint32_t keys = 0;
-      std::uint32_t values = 0;
       for (std::int64_t j = begin; j < std::min(begin + kWordKeys, packed.range.end); ++j) {
         for (std::int64_t d = 0; d < head.problem.head_dim; ++d) keys = std::max(keys, magnitude(head.key(j, d)));
-        for (std::int64_t c = 0; c < head.problem.value_dim; ++c)
-          values = std::max(values, magnitude(head.value(j, c)));
       }
       ASSERT_EQ(packed.key_magnitude[word], keys) << "word " << word;
-      ASSERT_EQ(packed.value_magnitude[word], values) << "word " << word;
     }
   }
 
   PackedHeadBuffer buffer_;
 };
 
-TEST_P(PackedHeads, HoldEveryKeyAndValueOfAnyLayout) {
+TEST_P(PackedHeads, HoldEveryKeyOfAnyLayout) {
   for (const Layout layout : support::kAllLayouts) {
     for (const std::int64_t dim : {1, 3, 4, 16, 17, 33}) {
       for (const std::int64_t keys : {1, 3, 64, 65, 130}) {
         SCOPED_TRACE(std::to_string(static_cast<int>(layout)) + " dim " + std::to_string(dim) + " keys " +
                      std::to_string(keys));
-        const Head head(keys, dim, dim + 1, layout);
+        const Head head(keys, dim, layout);
         expect_holds(pack(head, {0, keys}), head, {0, keys});
       }
     }
@@ -122,7 +108,7 @@ TEST_P(PackedHeads, HoldEveryKeyAndValueOfAnyLayout) {
 }
 
 TEST_P(PackedHeads, APartOfTheKeysBeginsAtAWord) {
-  const Head head(300, 5, 40);
+  const Head head(300, 5);
   for (const KeyRange range : {KeyRange{0, 300}, {1, 2}, {63, 64}, {64, 65}, {100, 200}, {256, 300}}) {
     SCOPED_TRACE(range.begin);
     expect_holds(pack(head, range), head, range);
@@ -130,25 +116,12 @@ TEST_P(PackedHeads, APartOfTheKeysBeginsAtAWord) {
 }
 
 TEST_P(PackedHeads, WordsArePackedInAnyOrder) {
-  const Head head(300, 7, 3);
-  const PackedHead packed = buffer_.layout(head.problem, 0, 0, {0, 300}, kernel().lanes);
-  kernel().pack(head.problem, 0, 0, packed, 3, 5);
-  kernel().pack(head.problem, 0, 0, packed, 0, 1);
-  kernel().pack(head.problem, 0, 0, packed, 1, 3);
+  const Head head(300, 7);
+  const PackedHead packed = buffer_.layout(head.problem, 0, 0, {0, 300});
+  kernel().pack(head.problem, packed, 3, 5);
+  kernel().pack(head.problem, packed, 0, 1);
+  kernel().pack(head.problem, packed, 1, 3);
   expect_holds(packed, head, {0, 300});
-}
-
-TEST_P(PackedHeads, ValuesAreReadInPlaceWhereAVectorFits) {
-  const Head wide(10, 4, 16);
-  EXPECT_EQ(pack(wide, {0, 10}).value_copy, nullptr);
-  EXPECT_EQ(pack(wide, {0, 10}).values, wide.v.view().data());
-  const Head strided(10, 4, 16, Layout::kStrided);
-  EXPECT_NE(pack(strided, {0, 10}).value_copy, nullptr);
-  if (kernel().lanes > 1) {
-    const Head narrow(10, 4, kernel().lanes - 1);
-    EXPECT_NE(pack(narrow, {0, 10}).value_copy, nullptr);
-    EXPECT_EQ(pack(narrow, {0, 10}).value_columns, kernel().lanes);
-  }
 }
 
 TEST_P(PackedHeads, MagnitudesOrderNaNAboveInfinityAboveNumbers) {
@@ -158,18 +131,15 @@ TEST_P(PackedHeads, MagnitudesOrderNaNAboveInfinityAboveNumbers) {
   for (const std::int64_t dim : {4, 7}) {
     for (const std::int64_t at : {0, 3, 5, 62, 63}) {
       for (const float x : {0.0f, -7.5f, 3e38f, kInf, -kInf, nan, -nan, payload}) {
-        Head head(64, dim, 33);
+        Head head(64, dim);
         for (const std::int64_t column : {std::int64_t{0}, dim - 1}) {
           // Memory, not write(): a conversion would quieten a signalling NaN.
           head.k.view().as<float>()[at * head.k.view().stride(0) + column] = x;
-          head.v.view().as<float>()[at * head.v.view().stride(0) + 32] = x;
           const PackedHead packed = pack(head, {0, 64});
           const std::uint32_t expected = magnitude(x);
           if (expected > magnitude(5.0f)) {
             EXPECT_EQ(packed.key_magnitude[0] >= kInfinityBits, expected >= kInfinityBits) << x;
-            EXPECT_EQ(packed.value_magnitude[0] >= kInfinityBits, expected >= kInfinityBits) << x;
             EXPECT_EQ(packed.key_magnitude[0] > kInfinityBits, std::isnan(x)) << x;
-            EXPECT_EQ(packed.value_magnitude[0] > kInfinityBits, std::isnan(x)) << x;
           } else {
             EXPECT_LT(packed.key_magnitude[0], magnitude(7.0f));
           }
@@ -182,21 +152,20 @@ TEST_P(PackedHeads, MagnitudesOrderNaNAboveInfinityAboveNumbers) {
 TEST_P(PackedHeads, NothingBeyondTheHeadIsRead) {
   // Around the elements there are NaNs, which would raise a magnitude.
   for (const Layout layout : support::kAllLayouts) {
-    const Head head(67, 5, 9, layout);
+    const Head head(67, 5, layout);
     const PackedHead packed = pack(head, {0, 67});
     for (std::int64_t word = 0; word < 2; ++word) {
       EXPECT_LT(packed.key_magnitude[word], kInfinityBits);
-      EXPECT_LT(packed.value_magnitude[word], kInfinityBits);
     }
   }
 }
 
 TEST_P(PackedHeads, ABufferServesHeadsOfAnySize) {
   for (const std::int64_t keys : {10, 500, 3, 130}) {
-    const Head head(keys, 6, 2);
+    const Head head(keys, 6);
     expect_holds(pack(head, {0, keys}), head, {0, keys});
   }
-  const Head none(0, 6, 2);
+  const Head none(0, 6);
   EXPECT_EQ(pack(none, {0, 0}).num_words(), 0);
 }
 

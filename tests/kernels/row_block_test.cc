@@ -88,14 +88,15 @@ struct Fixture {
 
 TEST(RowBlock, ScratchStaysBelowTheContract) {
   for (const std::int64_t head_dim : {1, 16, 64, 128, 257, 1024}) {
-    for (const std::int64_t value_dim : {0, 1, 64, 128, 257, 1024, 4096}) {
+    for (const std::int64_t value_dim :
+         {std::int64_t{0}, std::int64_t{1}, std::int64_t{64}, std::int64_t{257}, kMostValueColumns}) {
       Fixture fixture(head_dim, value_dim, 400, 2 * kKeyChunk);
       fixture.problem.entropy = {fixture.entropy.data(), 0, 0, 1, 0};
       const std::int64_t rows = rows_per_block(fixture.problem);
       ASSERT_GE(rows, 1);
       const PackedHead head;
-      RowBlock block{fixture.problem, Formula(fixture.problem), 0, 0, head};
-      begin_rows(block, 0, std::min<std::int64_t>(rows, 400), 16);
+      RowBlock block{fixture.problem, Formula(fixture.problem), head};
+      begin_rows(block, 0, std::min<std::int64_t>(rows, 400), 16, 64);
       EXPECT_TRUE(block.several_chunks);
       EXPECT_LE(static_cast<std::int64_t>(scratch_bytes()), kContractBytes) << head_dim << " " << value_dim;
     }
@@ -121,9 +122,10 @@ TEST(RowBlock, RowsOfAGroupFollowHeadByHead) {
   fixture.q[2 * 6 + 2 * 2] = std::numeric_limits<float>::quiet_NaN();  // head 2, row 2
   fixture.problem.q = {fixture.q.data(), 0, 6, 2, 1};
   fixture.problem.causal = true;
-  const PackedHead head;
-  RowBlock block{fixture.problem, Formula(fixture.problem), 0, 1, head};
-  begin_rows(block, 1, 6, 8);
+  PackedHead head;
+  head.kv_head = 1;
+  RowBlock block{fixture.problem, Formula(fixture.problem), head};
+  begin_rows(block, 1, 6, 8, 16);
   ASSERT_EQ(block.num_rows, 5);
   const std::int64_t heads[] = {2, 2, 3, 3, 3};
   const std::int64_t rows[] = {1, 2, 0, 1, 2};
@@ -132,9 +134,6 @@ TEST(RowBlock, RowsOfAGroupFollowHeadByHead) {
     EXPECT_EQ(block.rows[r].index, rows[r]);
     EXPECT_EQ(block.rows[r].keys.range.end, 8 + rows[r]);
     EXPECT_FALSE(block.rows[r].seen);
-    const float last = fixture.q[static_cast<std::size_t>(heads[r] * 6 + rows[r] * 2 + 1)] * 0.25f;
-    EXPECT_EQ(block.queries[r * 2 + 1], last);
-    EXPECT_EQ(block.query_magnitude[r], last) << "NaN is left to the sums";
   }
   EXPECT_EQ(block.range.begin, 0);
   EXPECT_EQ(block.range.end, 10);

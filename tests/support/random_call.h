@@ -12,8 +12,8 @@ namespace qkv::support {
 
 /// Draws lengths and dims around the edges of tiles, vectors, words and blocks as well as anywhere.
 inline std::int64_t draw_length(Random& random, std::int64_t most) {
-  static constexpr std::int64_t kEdges[] = {0,  1,  2,  3,  5,  6,  7,   8,   9,   15,  16,  17,
-                                            31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 512, 513};
+  static constexpr std::int64_t kEdges[] = {0,  1,  2,  3,  5,   6,   7,   8,   9,   15,  16,  17,  31, 32,
+                                            33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513};
   for (;;) {
     const std::int64_t length =
         random.chance(0.6) ? kEdges[random.integer(0, std::ssize(kEdges) - 1)] : random.integer(1, most);
