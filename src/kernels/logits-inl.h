@@ -218,9 +218,11 @@ void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run,
       const VF scaled = hn::Mul(residual, product);
       x = form_logit(block, row, key, scaled, visible);
       max_raw = hn::Max(max_raw, hn::IfThenElse(visible, scaled, hidden));
-      const std::uint64_t lost = bits_from_mask(hn::AndNot(visible, asked));
-      word &= ~(lost << shift);
-      if (lost != 0) view.all[(key - view.base) / kWordKeys] = false;
+      const MF lost = hn::AndNot(visible, asked);
+      if (HWY_UNLIKELY(!hn::AllFalse(kF32, lost))) {
+        word &= ~(bits_from_mask(lost) << shift);
+        view.all[(key - view.base) / kWordKeys] = false;
+      }
     }
     if (check) suspect = hn::Add(suspect, hn::IfThenElseZero(visible, hn::Sub(product, product)));
     if (block.formula.general) suspect = hn::Add(suspect, hn::IfThenElseZero(visible, hn::Sub(x, x)));

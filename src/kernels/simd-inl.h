@@ -63,6 +63,12 @@ HWY_INLINE float sum_of(VF v) {
 
 /// Lane i is bit i of bits.
 HWY_INLINE MF mask_from_bits(std::uint64_t bits) {
+#if HWY_TARGET == HWY_AVX2
+  // Without the way through memory that LoadMaskBits takes: masked tiles ask for two masks a row.
+  alignas(32) static constexpr std::int32_t kPowers[] = {1, 2, 4, 8, 16, 32, 64, 128};
+  const VI powers = hn::Load(kI32, kPowers);
+  return hn::RebindMask(kF32, hn::TestBit(hn::Set(kI32, static_cast<std::int32_t>(bits & 0xff)), powers));
+#endif
   std::uint8_t bytes[8];
   std::memcpy(bytes, &bits, sizeof(bytes));
   return hn::LoadMaskBits(kF32, bytes);

@@ -193,12 +193,13 @@ TEST(Visibility, WordsOfAMaskOfAnyStrideAndAnyTruth) {
 }
 
 TEST(Visibility, AMaskByteOfEachValueIsTrueUnlessZero) {
+  constexpr std::int64_t kKeys = 29;  // sixteen at a time, eight at a time, one by one
   for (int value = 0; value < 256; ++value) {
-    for (std::int64_t at = 0; at < 8; ++at) {
-      std::vector<std::uint8_t> bytes(8, 0);
+    for (std::int64_t at = 0; at < kKeys; ++at) {
+      std::vector<std::uint8_t> bytes(kKeys, 0);
       bytes[static_cast<std::size_t>(at)] = static_cast<std::uint8_t>(value);
       RowKeys row;
-      row.range = {0, 8};
+      row.range = {0, kKeys};
       row.mask = bytes.data();
       row.mask_stride = 1;
       ASSERT_EQ(visible_word(row, 0), value == 0 ? 0 : std::uint64_t{1} << at) << value << " at " << at;
