@@ -50,6 +50,7 @@ std::int64_t panel_keys(const ForwardKernelF32& kernel) {
   write(head.k, {0, 1}, 2);
   PackedHeadBuffer buffer;
   const PackedHead packed = buffer.layout(head.problem, 0, 0, {0, 1});
+  std::fill_n(packed.keys, 2 * kWordKeys, 0.0f);
   kernel.pack(head.problem, packed, 0, 1);
   return std::find(packed.keys, packed.keys + 2 * kWordKeys, 2.0f) - packed.keys;
 }
