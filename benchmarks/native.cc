@@ -21,38 +21,30 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
-/// Operations of one call of fma_chains: two per lane and multiply-add.
 inline constexpr int kChains = 12;
+
+/// Operations of one call of fma_chains: two per lane and multiply-add.
 double fma_operations(std::int64_t steps) {
   return 2.0 * kChains * static_cast<double>(kLanes) * static_cast<double>(steps);
 }
 
-/// Twelve chains of multiply-adds that do not wait for each other: two units with a latency of up to 6 cycles are busy,
-/// and 12 sums and 2 factors fit 16 registers. Sums stay near 1; what is returned depends on all of them.
+/// Chains of multiply-adds that do not wait for each other: two units with a latency of up to 6 cycles are busy, and 12
+/// sums and 2 factors fit 16 registers. Sums stay near 1; what is returned depends on all of them.
 float fma_chains(std::int64_t steps, float seed) {
   const VF factor = hn::Set(kF32, 0.5F);
   const VF term = hn::Set(kF32, 0.5F * seed);
+  VF sums[kChains];
   // No two alike, or the compiler would see one sum in twelve names.
-  const auto start = [seed](int chain) { return hn::Set(kF32, seed + 0.01F * static_cast<float>(chain)); };
-  VF s0 = start(0), s1 = start(1), s2 = start(2), s3 = start(3), s4 = start(4), s5 = start(5);
-  VF s6 = start(6), s7 = start(7), s8 = start(8), s9 = start(9), s10 = start(10), s11 = start(11);
+  HWY_UNROLL(12)
+  for (int chain = 0; chain < kChains; ++chain) sums[chain] = hn::Set(kF32, seed + 0.01F * static_cast<float>(chain));
   for (std::int64_t i = 0; i < steps; ++i) {
-    s0 = hn::MulAdd(s0, factor, term);
-    s1 = hn::MulAdd(s1, factor, term);
-    s2 = hn::MulAdd(s2, factor, term);
-    s3 = hn::MulAdd(s3, factor, term);
-    s4 = hn::MulAdd(s4, factor, term);
-    s5 = hn::MulAdd(s5, factor, term);
-    s6 = hn::MulAdd(s6, factor, term);
-    s7 = hn::MulAdd(s7, factor, term);
-    s8 = hn::MulAdd(s8, factor, term);
-    s9 = hn::MulAdd(s9, factor, term);
-    s10 = hn::MulAdd(s10, factor, term);
-    s11 = hn::MulAdd(s11, factor, term);
+    HWY_UNROLL(12)
+    for (int chain = 0; chain < kChains; ++chain) sums[chain] = hn::MulAdd(sums[chain], factor, term);
   }
-  const VF low = hn::Add(hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)), hn::Add(s4, s5));
-  const VF high = hn::Add(hn::Add(hn::Add(s6, s7), hn::Add(s8, s9)), hn::Add(s10, s11));
-  return sum_of(hn::Add(low, high));
+  VF all = sums[0];
+  HWY_UNROLL(12)
+  for (int chain = 1; chain < kChains; ++chain) all = hn::Add(all, sums[chain]);
+  return sum_of(all);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -6,30 +6,13 @@ import mmap
 
 import numpy as np
 import pytest
+from bench_cases import KINDS, name_of, ours
 
 import qkv
 from qkv_bench import accuracy, attention, memory, native, runners
 from qkv_bench.attention import Settings
 from qkv_bench.cases import CASES, Case, make_inputs
 from qkv_bench.runners import QkvRunner, UnableError
-
-KINDS = [
-    Case((2, 3, 16, 8)),
-    Case((2, 3, 16, 8), causal=True),
-    Case((2, 3, 16, 8), mask="padding"),
-    Case((2, 3, 16, 8), kv_lens=8),
-    Case((2, 3, 16, 8), mask="random"),
-    Case((2, 3, 16, 8), bias=True),
-    Case((2, 3, 16, 8), causal=True, window=(3, 0)),
-]
-
-
-def name_of(case: Case) -> str:
-    return case.name
-
-
-def ours(case: Case) -> np.ndarray:
-    return QkvRunner().make(case, make_inputs(case), 1).result()
 
 
 def hidden_by_hand(case: Case) -> np.ndarray:

@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
+from bench_cases import KINDS, name_of, ours
 
 import qkv
 from qkv_bench import runners
 from qkv_bench.cases import Case, make_inputs
-
-KINDS = [
-    Case((2, 3, 16, 8)),
-    Case((2, 3, 16, 8), causal=True),
-    Case((2, 3, 16, 8), mask="padding"),
-    Case((2, 3, 16, 8), kv_lens=8),
-    Case((2, 3, 16, 8), mask="random"),
-    Case((2, 3, 16, 8), bias=True),
-    Case((2, 3, 16, 8), causal=True, window=(3, 0)),
-]
-
-
-def name_of(case: Case) -> str:
-    return case.name
-
-
-def ours(case: Case) -> np.ndarray:
-    return runners.QkvRunner().make(case, make_inputs(case), 1).result()
 
 
 @pytest.fixture(autouse=True)
