@@ -10,191 +10,111 @@
 #include <cmath>
 #include <limits>
 
-#include "hwy/contrib/math/math-inl.h"
-#include "kernels/key_order.h"
-#include "kernels/row_block.h"
-#include "kernels/tile-inl.h"
+#include "hwy/cache_control.h"
+
+#include "kernels/block_view-inl.h"
+#include "kernels/logit_terms-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kBlockWords = static_cast<int>(kKeyBlock / kWordKeys);
+/// Below this, q' k overflows nowhere on its way.
+inline constexpr double kSafeProduct = 0x1p126;
+/// Below this, a term can be added to any finite bias without reaching infinity: half a unit of the last place of f32's
+/// largest number is 2^103.
+inline constexpr double kSmallTerm = 0x1p100;
 
-/// Keys [begin, end) that at least one row of the group sees, without a word of 64 between that no row sees.
-struct Run {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-/// What a group of kR rows sees of one key block, and its largest logits there.
+/// Whether q' k and the ALiBi term are surely below a bound between the group and the words of a run. Looks at hidden
+/// keys too: it only decides on the way, which changes no bit.
 template <int kR>
-struct BlockView {
-  std::int64_t base = 0;  ///< first key of the block, a multiple of kKeyBlock
-  int num_runs = 0;
-  Run runs[kBlockWords / 2 + 1];
-  bool all[kBlockWords];                 ///< every row sees every key of the word
-  std::uint64_t words[kBlockWords][kR];  ///< visible bits; all ones where all[]
-  VF max[kR];                            ///< lanewise maximum of the visible logits
-};
-
-/// Decides what the group sees of the block, and cuts it into runs.
-template <int kR>
-void look(const Row* rows, std::int64_t base, BlockView<kR>& view) {
-  view.base = base;
-  view.num_runs = 0;
-  std::int64_t all_begin = std::numeric_limits<std::int64_t>::min();
-  std::int64_t all_end = std::numeric_limits<std::int64_t>::max();
-  std::int64_t any_begin = all_end;
-  std::int64_t any_end = 0;
-  bool masked = false;
-  for (int r = 0; r < kR; ++r) {
-    const KeyRange range = rows[r].keys.range;
-    all_begin = std::max(all_begin, range.begin);
-    all_end = std::min(all_end, range.end);
-    if (range.empty()) continue;
-    any_begin = std::min(any_begin, range.begin);
-    any_end = std::max(any_end, range.end);
-    masked |= rows[r].keys.mask != nullptr;
-  }
-  bool in_run = false;
-  for (int w = 0; w < kBlockWords; ++w) {
-    const std::int64_t key = base + w * kWordKeys;
-    view.all[w] = !masked && key >= all_begin && key + kWordKeys <= all_end;
-    std::uint64_t any = 0;
-    if (view.all[w]) {
-      any = ~std::uint64_t{0};
-      for (int r = 0; r < kR; ++r) view.words[w][r] = any;
-    } else if (key < any_end && key + kWordKeys > any_begin) {
-      for (int r = 0; r < kR; ++r) any |= view.words[w][r] = visible_word(rows[r].keys, key);
-    } else {
-      for (int r = 0; r < kR; ++r) view.words[w][r] = 0;
-    }
-    if (any == 0) {
-      in_run = false;
-      continue;
-    }
-    if (!in_run) view.runs[view.num_runs++].begin = key + std::countr_zero(any);
-    in_run = true;
-    view.runs[view.num_runs - 1].end = key + kWordKeys - std::countl_zero(any);
-  }
-}
-
-/// Whether q' k may leave the range of f32 somewhere between the group and the words of a run. Looks at hidden keys
-/// too: it only decides whether to look closer, which changes no bit.
-template <int kR>
-bool may_overflow(const RowBlock& block, std::int64_t first_row, const Run& run) {
+bool terms_below(double bound, const RowBlock& block, std::int64_t first_row, const Run& run) {
   std::uint32_t bits = 0;
   for (std::int64_t w = block.head.word_of(run.begin); w <= block.head.word_of(run.end - 1); ++w) {
     bits = std::max(bits, block.head.key_magnitude[w]);
   }
-  if (bits >= kInfinityBits) return true;
-  const double key = static_cast<double>(std::bit_cast<float>(bits));
+  if (bits >= kInfinityBits) return false;
+  const double key = static_cast<double>(std::bit_cast<float>(bits)) * static_cast<double>(block.problem.head_dim);
   for (int r = 0; r < kR; ++r) {
-    const double query = static_cast<double>(block.query_magnitude[first_row + r]);
-    if (!(key * query * static_cast<double>(block.problem.head_dim) < 0x1p126)) return true;
+    const Row& row = block.rows[first_row + r];
+    const double reach = std::fabs(static_cast<double>(row.keys.position)) + static_cast<double>(run.end);
+    if (!(key * static_cast<double>(block.query_magnitude[first_row + r]) < bound)) return false;
+    if (!(std::fabs(static_cast<double>(row.slope)) * reach < bound)) return false;
   }
-  return false;
+  return true;
 }
 
-enum class Epilogue { kAll, kMasked, kRaw };
+/// What a tile does with its products before it stores them. Raw ones are left to form_logits.
+enum class Epilogue { kRaw, kPlain, kTerms };
 
-/// Logits of kR rows and kW vectors of keys from `key` on, into the group's rows of block.logits. kAll and kMasked also
-/// raise the running maxima, kMasked with -inf at hidden keys; kRaw leaves both to form_logits.
-template <int kR, int kW, Epilogue kEpilogue>
-HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t first_row, std::int64_t key, BlockView<kR>& view) {
+/// -inf at the keys of the tile that a row does not see.
+template <int kR, int kW>
+HWY_INLINE void hide(const std::uint64_t* words, int shift, Accumulators<kR, kW>& acc) {
+  const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    const TileMasks visible(words[r] >> shift);
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::IfThenElse(visible[w], acc.v[r][w], hidden);
+  }
+}
+
+/// Logits of kR rows and kW vectors of keys from `key` on, into the group's rows of block.logits, -inf at hidden keys;
+/// raises the running maxima.
+template <int kR, int kW>
+HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t first_row, std::int64_t key, Epilogue epilogue,
+                            BlockView<kR>& view) {
   const std::int64_t dims = block.problem.head_dim;
   const std::int64_t local = key - block.head.range.begin;
   const float* panel = block.head.keys + local / kPanel * kPanel * dims + local % kPanel;
   Accumulators<kR, kW> acc;
   clear(acc);
   multiply_add(block.queries + first_row * dims, dims, panel, kPanel, dims, acc);
-  if constexpr (kEpilogue == Epilogue::kMasked) {
-    const std::uint64_t* words = view.words[(key - view.base) / kWordKeys];
-    const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
-    const int shift = static_cast<int>(key % kWordKeys);
-    HWY_UNROLL(8)
-    for (int r = 0; r < kR; ++r) {
-      HWY_UNROLL(8)
-      for (int w = 0; w < kW; ++w) {
-        acc.v[r][w] = hn::IfThenElse(mask_from_bits(words[r] >> (shift + w * kLanes)), acc.v[r][w], hidden);
-      }
-    }
+  float* logits = block.logits + (key - view.base);
+  if (epilogue == Epilogue::kRaw) return store(acc, logits, kLogitStride);
+  if (epilogue == Epilogue::kTerms) {
+    add_terms(block, block.rows + first_row, key, acc);
+    lower(acc, view.min);
   }
-  store(acc, block.logits + (key - view.base), kLogitStride);
-  if constexpr (kEpilogue != Epilogue::kRaw) {
-    HWY_UNROLL(8)
-    for (int r = 0; r < kR; ++r) {
-      VF largest = view.max[r];
-      HWY_UNROLL(8)
-      for (int w = 0; w < kW; ++w) largest = hn::Max(largest, acc.v[r][w]);
-      view.max[r] = largest;
-    }
-  }
+  const auto word = (key - view.base) / kWordKeys;
+  if (!view.all[word]) hide(view.words[word], static_cast<int>(key % kWordKeys), acc);
+  store(acc, logits, kLogitStride);
+  raise(acc, view.max);
 }
 
 /// logits_tile for a number of vectors known at run time.
-template <int kR, Epilogue kEpilogue, int kW = kTileVectors>
+template <int kR, int kW = kTileVectors>
 HWY_INLINE void logits_panel(const RowBlock& block, std::int64_t first_row, std::int64_t key, int vectors,
-                             BlockView<kR>& view) {
+                             Epilogue epilogue, BlockView<kR>& view) {
   if constexpr (kW > 1) {
-    if (vectors < kW) return logits_panel<kR, kEpilogue, kW - 1>(block, first_row, key, vectors, view);
+    if (vectors < kW) return logits_panel<kR, kW - 1>(block, first_row, key, vectors, epilogue, view);
   }
-  logits_tile<kR, kW, kEpilogue>(block, first_row, key, view);
+  logits_tile<kR, kW>(block, first_row, key, epilogue, view);
+}
+
+/// Asks memory for what the next group needs of mask and bias at the keys of one panel, a little with each tile: all at
+/// once stands in the way of what the tile loads itself.
+template <int kR>
+HWY_INLINE void prefetch_terms(const RowBlock& block, std::int64_t first_row, std::int64_t key) {
+  const Row* end = block.rows + std::min<std::int64_t>(first_row + 2 * kR, block.num_rows);
+  for (const Row* row = block.rows + first_row + kR; row < end; ++row) {
+    if (block.problem.bias.col == 1) hwy::Prefetch(row->bias + key);
+    if (row->keys.mask_stride == 1 && key % kWordKeys == 0) hwy::Prefetch(row->keys.mask + key);
+  }
 }
 
 /// Q K^T of a run. Panels are cut to the vectors that some row sees.
 template <int kR>
-void multiply_keys(const RowBlock& block, std::int64_t first_row, const Run& run, bool raw, BlockView<kR>& view) {
+void multiply_keys(const RowBlock& block, std::int64_t first_row, const Run& run, Epilogue epilogue,
+                   BlockView<kR>& view) {
+  const bool ahead = block.problem.bias || block.problem.mask;
   for (std::int64_t panel = align_down(run.begin, kPanel); panel < run.end; panel += kPanel) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
     const std::int64_t end = std::min(panel + kPanel, run.end);
     const int vectors = static_cast<int>((end - key + kLanes - 1) / kLanes);
-    if (raw) {
-      logits_panel<kR, Epilogue::kRaw>(block, first_row, key, vectors, view);
-    } else if (view.all[(key - view.base) / kWordKeys]) {
-      logits_panel<kR, Epilogue::kAll>(block, first_row, key, vectors, view);
-    } else {
-      logits_panel<kR, Epilogue::kMasked>(block, first_row, key, vectors, view);
-    }
+    if (ahead) prefetch_terms<kR>(block, first_row, key);
+    logits_panel<kR>(block, first_row, key, vectors, epilogue, view);
   }
-}
-
-/// c * tanh(x / c), NaN for NaN.
-HWY_INLINE VF cap(VF x, float softcap) {
-  const VF c = hn::Set(kF32, softcap);
-  const VF capped = hn::Mul(c, hn::CallTanh(kF32, hn::Div(x, c)));
-  return hn::IfThenElse(hn::Eq(x, x), capped, x);
-}
-
-/// Bias of `lanes` keys from `key` on; the caller knows how many of them exist.
-HWY_INLINE VF load_bias(const RowBlock& block, const Row& row, std::int64_t key, std::int64_t end) {
-  const std::int64_t stride = block.problem.bias.col;
-  if (stride == 0) return hn::Set(kF32, *row.bias);
-  if (stride == 1 && key + kLanes <= end) return hn::LoadU(kF32, row.bias + key);
-  float staged[kLanes] = {};
-  for (int i = 0; i < kLanes && key + i < end; ++i) staged[i] = row.bias[(key + i) * stride];
-  return hn::LoadU(kF32, staged);
-}
-
-/// |p - j| for the keys j from `key` on. Exact to 2^24; beyond, rounded like any other operand.
-HWY_INLINE VF distances(const Row& row, std::int64_t key) {
-  const double first = static_cast<double>(row.keys.position) - static_cast<double>(key);
-  return hn::Abs(hn::Sub(hn::Set(kF32, static_cast<float>(first)), hn::Iota(kF32, 0.0f)));
-}
-
-/// The general formula for one vector: softcap, bias, ALiBi. `visible` loses the keys that the bias hides.
-HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key, VF scaled, MF& visible) {
-  VF x = scaled;
-  if (block.formula.softcap > 0) x = cap(x, block.formula.softcap);
-  if (row.bias != nullptr) {
-    const VF bias = load_bias(block, row, key, block.problem.kv_len);
-    // Not Ne: on x86 that is false for NaN, which would hide it.
-    visible = hn::AndNot(hn::Eq(bias, hn::Set(kF32, -std::numeric_limits<float>::infinity())), visible);
-    x = hn::Add(x, bias);
-  }
-  if (block.problem.alibi_slopes) x = hn::NegMulAdd(hn::Set(kF32, row.slope), distances(row, key), x);
-  return x;
 }
 
 /// From raw products to logits in place, for one row and run: the general formula, masks, maxima, and the look at
@@ -237,18 +157,45 @@ void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run,
   }
 }
 
+/// After tiles that add terms: takes the keys that the bias hides out of the view. Products and ALiBi are small beside
+/// f32 here, so that a logit is -inf where the bias is, and nowhere else.
+template <int kR>
+void drop_hidden(const RowBlock& block, int r, const Run& run, BlockView<kR>& view) {
+  const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
+  if (!(min_of(view.min[r]) == -std::numeric_limits<float>::infinity())) return;
+  const float* logits = block.logits + r * kLogitStride;
+  for (std::int64_t key = align_down(run.begin, kLanes); key < run.end; key += kLanes) {
+    const int word = static_cast<int>((key - view.base) / kWordKeys);
+    const MF lost = hn::Eq(hn::LoadU(kF32, logits + (key - view.base)), hidden);
+    if (hn::AllFalse(kF32, lost)) continue;
+    view.words[word][r] &= ~(bits_from_mask(lost) << (key % kWordKeys));
+    view.all[word] = false;
+  }
+}
+
 /// The logits of a group for one key block, hidden keys at -inf, in block.logits; keys outside of the runs stay
 /// unwritten. Plain formula: in units of q' k; general: in nats.
 template <int kR>
 void block_logits(RowBlock& block, std::int64_t first_row, std::int64_t base, BlockView<kR>& view) {
   look(block.rows + first_row, base, view);
-  for (int r = 0; r < kR; ++r) view.max[r] = hn::Set(kF32, -std::numeric_limits<float>::infinity());
+  for (int r = 0; r < kR; ++r) {
+    view.max[r] = hn::Set(kF32, -std::numeric_limits<float>::infinity());
+    view.min[r] = hn::Zero(kF32);
+  }
+  const bool general = block.formula.general;
+  const bool in_tiles = block.formula.softcap == 0 && block.max_raw == nullptr;
   for (int i = 0; i < view.num_runs; ++i) {
-    const bool check = may_overflow<kR>(block, first_row, view.runs[i]);
-    const bool raw = check || block.formula.general;
-    multiply_keys(block, first_row, view.runs[i], raw, view);
-    if (!raw) continue;
-    for (int r = 0; r < kR; ++r) form_logits(block, first_row, r, view.runs[i], check, view);
+    const Run& run = view.runs[i];
+    const bool small = terms_below<kR>(general ? kSmallTerm : kSafeProduct, block, first_row, run);
+    if (small && !general) {
+      multiply_keys(block, first_row, run, Epilogue::kPlain, view);
+    } else if (small && in_tiles) {
+      multiply_keys(block, first_row, run, Epilogue::kTerms, view);
+      for (int r = 0; r < kR; ++r) drop_hidden(block, r, run, view);
+    } else {
+      multiply_keys(block, first_row, run, Epilogue::kRaw, view);
+      for (int r = 0; r < kR; ++r) form_logits(block, first_row, r, run, !small, view);
+    }
   }
 }
 

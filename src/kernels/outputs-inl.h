@@ -130,7 +130,7 @@ void write_unmasked(const RowBlock& block, std::int64_t first_row, std::int64_t 
   const ForwardProblem& problem = block.problem;
   BlockView<kR> view;
   look_at_all(base, problem.kv_len, view);
-  multiply_keys(block, first_row, view.runs[0], true, view);
+  multiply_keys(block, first_row, view.runs[0], Epilogue::kRaw, view);
   const VF residual = hn::Set(kF32, block.formula.residual);
   const bool caps = problem.logits_stage == LogitsStage::kCapped && block.formula.softcap > 0;
   for (int r = 0; r < kR; ++r) {

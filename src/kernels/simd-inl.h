@@ -50,6 +50,7 @@ HWY_INLINE VF max_or_nan(VF constant, VF x) {
 #endif
 }
 
+HWY_INLINE float min_of(VF v) { return hn::GetLane(hn::MinOfLanes(kF32, v)); }
 HWY_INLINE float max_of(VF v) { return hn::GetLane(hn::MaxOfLanes(kF32, v)); }
 /// Halves added to halves: Highway's own order changes from version to version.
 HWY_INLINE float sum_of(VF v) {
@@ -61,18 +62,39 @@ HWY_INLINE float sum_of(VF v) {
   return lanes[0];
 }
 
-/// Lane i is bit i of bits.
-HWY_INLINE MF mask_from_bits(std::uint64_t bits) {
+/// The masks of a tile's vectors: lane i of vector w is bit w * kLanes + i.
+class TileMasks {
+ public:
 #if HWY_TARGET == HWY_AVX2
-  // Without the way through memory that LoadMaskBits takes: masked tiles ask for two masks a row.
-  alignas(32) static constexpr std::int32_t kPowers[] = {1, 2, 4, 8, 16, 32, 64, 128};
-  const VI powers = hn::Load(kI32, kPowers);
-  return hn::RebindMask(kF32, hn::TestBit(hn::Set(kI32, static_cast<std::int32_t>(bits & 0xff)), powers));
+  // Without the way through memory that LoadMaskBits takes, and one broadcast for both vectors.
+  HWY_INLINE explicit TileMasks(std::uint64_t bits)
+      : bits_(hn::BitCast(kI32, hn::Set(hn::Repartition<std::uint16_t, I32>(), static_cast<std::uint16_t>(bits)))) {
+    static_assert(kTileVectors * kLanes <= 16);
+  }
+  HWY_INLINE MF operator[](int w) const {
+    alignas(32) static constexpr std::int32_t kPowers[] = {1,   2,   4,    8,    16,   32,   64,    128,
+                                                           256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
+    return hn::RebindMask(kF32, hn::TestBit(bits_, hn::Load(kI32, kPowers + w * kLanes)));
+  }
+
+ private:
+  VI bits_;
+#else
+  HWY_INLINE explicit TileMasks(std::uint64_t bits) : bits_(bits) {}
+  HWY_INLINE MF operator[](int w) const {
+    const std::uint64_t bits = bits_ >> (w * kLanes);
+    std::uint8_t bytes[8];
+    std::memcpy(bytes, &bits, sizeof(bits));
+    return hn::LoadMaskBits(kF32, bytes);
+  }
+
+ private:
+  std::uint64_t bits_;
 #endif
-  std::uint8_t bytes[8];
-  std::memcpy(bytes, &bits, sizeof(bytes));
-  return hn::LoadMaskBits(kF32, bytes);
-}
+};
+
+/// Lane i is bit i of bits.
+HWY_INLINE MF mask_from_bits(std::uint64_t bits) { return TileMasks(bits)[0]; }
 HWY_INLINE std::uint64_t bits_from_mask(MF mask) {
   std::uint8_t bytes[8] = {};
   hn::StoreMaskBits(kF32, mask, bytes);

@@ -138,20 +138,20 @@ float update_row(RowBlock& block, std::int64_t first_row, int r, const BlockView
   const Exponent exponent(formula, new_max);
   const float old_sum = block.chunk.sum[row];
   block.chunk.max[row] = new_max;
-  if (block.max_key == nullptr) {
-    const BlockSums sums = exponentiate<false>(logits, view.runs, view.num_runs, view.base, exponent);
-    block.chunk.sum[row] = old_sum * correction + sums.sum;
-    return correction;
-  }
-  if (largest > block.max_logit[row]) {
+  const bool stats = block.max_key != nullptr;
+  if (stats && largest > block.max_logit[row]) {
     block.max_logit[row] = largest;
     block.max_key[row] = find_key(logits, view, largest);
   }
-  const BlockSums sums = exponentiate<true>(logits, view.runs, view.num_runs, view.base, exponent);
+  const auto weigh = stats ? exponentiate<true> : exponentiate<false>;
+  const BlockSums sums = weigh(logits, view.runs, view.num_runs, view.base, exponent);
+  block.chunk.sum[row] = old_sum * correction + sums.sum;
+  // NaN escapes the maxima: a chunk of nothing else would be taken for empty.
+  if (!(sums.sum < std::numeric_limits<float>::infinity())) block.rows[row].careful = true;
+  if (!stats) return correction;
   float& entropy = block.chunk.entropy[row];
   entropy = correction * (entropy + shift_of(formula, old_max, new_max) * old_sum) + sums.entropy;
   block.chunk.chosen[row] = block.chunk.chosen[row] * correction + chosen_weight(block.problem, logits, view);
-  block.chunk.sum[row] = old_sum * correction + sums.sum;
   return correction;
 }
 

@@ -68,6 +68,26 @@ HWY_INLINE void add_scaled(const float* from, std::int64_t stride, const float* 
   }
 }
 
+/// bounds[r] = the larger of bounds[r] and acc[r], lane by lane
+template <int kR, int kW>
+HWY_INLINE void raise(const Accumulators<kR, kW>& acc, VF* bounds) {
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) bounds[r] = hn::Max(bounds[r], acc.v[r][w]);
+  }
+}
+
+/// bounds[r] = the smaller of bounds[r] and acc[r], lane by lane
+template <int kR, int kW>
+HWY_INLINE void lower(const Accumulators<kR, kW>& acc, VF* bounds) {
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) bounds[r] = hn::Min(bounds[r], acc.v[r][w]);
+  }
+}
+
 template <int kR, int kW>
 HWY_INLINE void store(const Accumulators<kR, kW>& acc, float* to, std::int64_t stride) {
   HWY_UNROLL(8)

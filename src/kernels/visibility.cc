@@ -43,26 +43,31 @@ std::uint64_t pack_eight(const std::uint8_t* bools) {
   return ((nonzero >> 7) * 0x0102040810204080) >> 56;
 }
 
+/// 64 bools to 64 bits.
+std::uint64_t pack_word(const std::uint8_t* bools) {
+  std::uint64_t word = 0;
 #if defined(__SSE2__)
-/// Sixteen at a time: a quarter of the instructions, and every x86-64 has them.
-std::uint64_t pack_sixteen(const std::uint8_t* bools) {
-  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bools));
-  const int zeros = _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_setzero_si128()));
-  return static_cast<std::uint64_t>(~zeros & 0xffff);
-}
+  // Sixteen at a time: a fifth of the instructions, and every x86-64 has them.
+  for (int i = 0; i < kWordKeys; i += 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bools + i));
+    const auto zeros = static_cast<std::uint64_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_setzero_si128())));
+    word |= zeros << i;
+  }
+  return ~word;
+#else
+  for (int i = 0; i < kWordKeys; i += 8) word |= pack_eight(bools + i) << i;
+  return word;
 #endif
+}
 
 /// Bits of mask[begin .. end), counted from `base`; only those bytes are read.
 std::uint64_t mask_word(const RowKeys& row, std::int64_t base, std::int64_t begin, std::int64_t end) {
+  if (row.mask_stride == 0) return *row.mask != 0 ? low_bits(end - base) & ~low_bits(begin - base) : 0;
   std::uint64_t word = 0;
   std::int64_t j = begin;
   if (row.mask_stride == 1) {
-#if defined(__SSE2__)
-    for (; j + 16 <= end; j += 16) word |= pack_sixteen(row.mask + j) << (j - base);
-#endif
+    if (end - begin == kWordKeys) return pack_word(row.mask + begin);
     for (; j + 8 <= end; j += 8) word |= pack_eight(row.mask + j) << (j - base);
-  } else if (row.mask_stride == 0) {
-    return *row.mask != 0 ? low_bits(end - base) & ~low_bits(begin - base) : 0;
   }
   for (; j < end; ++j) word |= std::uint64_t{row.mask[j * row.mask_stride] != 0} << (j - base);
   return word;

@@ -42,6 +42,20 @@ TEST_P(Extremes, HugeLogitsBeforeOrdinaryOnes) {
   }
 }
 
+TEST_P(Extremes, AVisibleLogitBeyondTheLastNumberIsNotHidden) {
+  if (!is_f32()) GTEST_SKIP() << "double has no wider type to go to";
+  // Added to a bias of the lowest number, the products leave f32; the logits are finite all the same.
+  const Tensor q = tensor({1, 1, 1, 1}, {1});
+  const Tensor v = tensor({1, 1, 2, 1}, {1, 2});
+  const Tensor bias = tensor({1, 2}, {lowest()});
+  for (const double product : {2e31, 1e33, 1e36, 1e38}) {
+    SCOPED_TRACE(product);
+    const Results a = run(q, tensor({1, 1, 2, 1}, {-product, -2 * product}), v, {.scale = 1, .bias = bias.view()});
+    EXPECT_EQ(read(a.max_key, {0, 0, 0}), 0);
+    EXPECT_EQ(read(a.out, {0, 0, 0, 0}), 1);
+  }
+}
+
 TEST_P(Extremes, TheLargestNumberComesBackFromOneKey) {
   for (int i = 0; i < 200; ++i) {
     const Tensor q = normal({1, 1, 2, 5});

@@ -157,6 +157,19 @@ TEST_P(NonFinite, NaNAndInfinityInTheBias) {
   }
 }
 
+TEST_P(NonFinite, AChunkThatSeesNaNAloneIsNotTakenForAnEmptyOne) {
+  if (GetParam().target == "reference") GTEST_SKIP() << "has no chunks, and takes minutes";
+  // Keys 4096 to 8191 are a chunk of their own in the order of arithmetic.
+  const Tensor q = normal({1, 1, 2, 2});
+  const Tensor k = normal({1, 1, 8192, 2});
+  Tensor bias({2, 8192}, dtype());
+  write(bias, {1, 4096}, kNaN);
+  for (std::int64_t j = 4097; j < 8192; ++j) write(bias, {1, j}, -kInf);
+  const Results a = run(q, k, k, {.bias = bias.view()}, {.matrices = false});
+  EXPECT_TRUE(row_is_finite(a.out, {0, 0, 0}));
+  EXPECT_TRUE(row_is_nan(a.out, {0, 0, 1}));
+}
+
 TEST_P(NonFinite, NaNSlopeMakesNaNOfItsHead) {
   Tensor slopes = tensor({2}, {0.5, 0.25});
   AttentionOptions options = masked();

@@ -1,0 +1,85 @@
+#if defined(QKV_SRC_KERNELS_LOGIT_TERMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QKV_SRC_KERNELS_LOGIT_TERMS_INL_H_
+#undef QKV_SRC_KERNELS_LOGIT_TERMS_INL_H_
+#else
+#define QKV_SRC_KERNELS_LOGIT_TERMS_INL_H_
+#endif
+
+#include <limits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "kernels/row_block.h"
+#include "kernels/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qkv::kernels {
+namespace HWY_NAMESPACE {
+
+// What a logit has beside the product: scale, softcap, bias, ALiBi. This file alone knows their order.
+
+/// c * tanh(x / c), NaN for NaN.
+HWY_INLINE VF cap(VF x, float softcap) {
+  const VF c = hn::Set(kF32, softcap);
+  const VF capped = hn::Mul(c, hn::CallTanh(kF32, hn::Div(x, c)));
+  return hn::IfThenElse(hn::Eq(x, x), capped, x);
+}
+
+/// Bias of the vector of keys from `key` on, 0 beyond the last.
+HWY_INLINE VF load_bias(const RowBlock& block, const Row& row, std::int64_t key) {
+  const std::int64_t stride = block.problem.bias.col;
+  const std::int64_t end = block.problem.kv_len;
+  if (stride == 0) return hn::Set(kF32, *row.bias);
+  if (stride == 1 && key + kLanes <= end) return hn::LoadU(kF32, row.bias + key);
+  float staged[kLanes] = {};
+  for (int i = 0; i < kLanes && key + i < end; ++i) staged[i] = row.bias[(key + i) * stride];
+  return hn::LoadU(kF32, staged);
+}
+
+/// |p - j| for the keys j from `key` on. Exact to 2^24; beyond, rounded like any other operand.
+HWY_INLINE VF distances(const Row& row, std::int64_t key) {
+  const double first = static_cast<double>(row.keys.position) - static_cast<double>(key);
+  return hn::Abs(hn::Sub(hn::Set(kF32, static_cast<float>(first)), hn::Iota(kF32, 0.0f)));
+}
+
+/// The general formula for one vector: softcap, bias, ALiBi. `visible` loses the keys that the bias hides.
+HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key, VF scaled, MF& visible) {
+  VF x = scaled;
+  if (block.formula.softcap > 0) x = cap(x, block.formula.softcap);
+  if (row.bias != nullptr) {
+    const VF bias = load_bias(block, row, key);
+    // Not Ne: on x86 that is false for NaN, which would hide it.
+    visible = hn::AndNot(hn::Eq(bias, hn::Set(kF32, -std::numeric_limits<float>::infinity())), visible);
+    x = hn::Add(x, bias);
+  }
+  if (block.problem.alibi_slopes) x = hn::NegMulAdd(hn::Set(kF32, row.slope), distances(row, key), x);
+  return x;
+}
+
+/// x = r q'k + bias - slope |p - j|, the general formula without a softcap.
+template <int kR, int kW>
+HWY_INLINE void add_terms(const RowBlock& block, const Row* rows, std::int64_t key, Accumulators<kR, kW>& acc) {
+  const ForwardProblem& problem = block.problem;
+  const VF residual = hn::Set(kF32, block.formula.residual);
+  const bool whole = problem.bias.col == 1 && key + kW * kLanes <= problem.kv_len;
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) {
+      VF x = hn::Mul(residual, acc.v[r][w]);
+      const std::int64_t first = key + w * kLanes;
+      if (whole) {
+        x = hn::Add(x, hn::LoadU(kF32, rows[r].bias + first));
+      } else if (rows[r].bias != nullptr) {
+        x = hn::Add(x, load_bias(block, rows[r], first));
+      }
+      if (problem.alibi_slopes) x = hn::NegMulAdd(hn::Set(kF32, rows[r].slope), distances(rows[r], first), x);
+      acc.v[r][w] = x;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace qkv::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
