@@ -19,29 +19,40 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int kBlockWords = static_cast<int>(kKeyBlock / kWordKeys);
 
+/// What a tile does with its products before it stores them. Raw ones are left to form_logits.
+enum class Epilogue { kRaw, kPlain, kTerms };
+
 /// Keys [begin, end) that at least one row of the group sees, without a word of 64 between that no row sees.
 struct Run {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  Epilogue epilogue = Epilogue::kRaw;
+  bool check = false;  ///< some product may not be finite
 };
 
-/// What a group of kR rows sees of one key block, and its largest logits there.
+/// A group of kR rows and one key block: what the rows see of it, and their logits there.
 template <int kR>
 struct BlockView {
-  std::int64_t base = 0;  ///< first key of the block, a multiple of kKeyBlock
+  BlockView(const RowBlock& block, std::int64_t row, std::int64_t key)
+      : first_row(row), base(key), logits(block.logits) {}
+
+  std::int64_t first_row;  ///< of the group, in its block of rows
+  std::int64_t base;       ///< first key of the key block, a multiple of kKeyBlock
+  float* logits;           ///< [kR][kLogitStride]; keys outside of the runs are unwritten
   int num_runs = 0;
   Run runs[kBlockWords / 2 + 1];
   bool all[kBlockWords];                 ///< every row sees every key of the word
   std::uint64_t words[kBlockWords][kR];  ///< visible bits; all ones where all[]
   VF max[kR];                            ///< lanewise maximum of the visible logits
   VF min[kR];                            ///< lanewise minimum of all logits, only where tiles add terms
+  float correction[kR];                  ///< what the rows' earlier values are multiplied by
+  bool fresh = false;                    ///< there are none
 };
 
 /// Decides what the group sees of the block, and cuts it into runs.
 template <int kR>
-void look(const Row* rows, std::int64_t base, BlockView<kR>& view) {
-  view.base = base;
-  view.num_runs = 0;
+void look(const RowBlock& block, BlockView<kR>& view) {
+  const Row* rows = block.rows + view.first_row;
   std::int64_t all_begin = std::numeric_limits<std::int64_t>::min();
   std::int64_t all_end = std::numeric_limits<std::int64_t>::max();
   std::int64_t any_begin = all_end;
@@ -58,7 +69,7 @@ void look(const Row* rows, std::int64_t base, BlockView<kR>& view) {
   }
   bool in_run = false;
   for (int w = 0; w < kBlockWords; ++w) {
-    const std::int64_t key = base + w * kWordKeys;
+    const std::int64_t key = view.base + w * kWordKeys;
     view.all[w] = !masked && key >= all_begin && key + kWordKeys <= all_end;
     std::uint64_t any = 0;
     if (view.all[w]) {

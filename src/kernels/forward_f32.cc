@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/forward_plain.h"
@@ -31,13 +32,12 @@ namespace HWY_NAMESPACE {
 /// One key block for one group of rows: Q K^T, softmax, P V.
 template <int kR>
 void group_step(RowBlock& block, std::int64_t first_row, std::int64_t base) {
-  BlockView<kR> view;
-  block_logits(block, first_row, base, view);
+  BlockView<kR> view(block, first_row, base);
+  block_logits(block, view);
   if (view.num_runs == 0) return;
-  float correction[kR];
-  for (int r = 0; r < kR; ++r) correction[r] = update_row(block, first_row, r, view);
-  block_values(block, first_row, view, block.fresh[first_row] ? nullptr : correction);
-  block.fresh[first_row] = false;
+  for (int r = 0; r < kR; ++r) view.correction[r] = update_row(block, r, view);
+  view.fresh = std::exchange(block.fresh[first_row], false);
+  block_values(block, view);
 }
 
 template <int kR>

@@ -28,7 +28,7 @@ inline constexpr double kSmallTerm = 0x1p100;
 /// Whether q' k and the ALiBi term are surely below a bound between the group and the words of a run. Looks at hidden
 /// keys too: it only decides on the way, which changes no bit.
 template <int kR>
-bool terms_below(double bound, const RowBlock& block, std::int64_t first_row, const Run& run) {
+bool terms_below(double bound, const RowBlock& block, const BlockView<kR>& view, const Run& run) {
   std::uint32_t bits = 0;
   for (std::int64_t w = block.head.word_of(run.begin); w <= block.head.word_of(run.end - 1); ++w) {
     bits = std::max(bits, block.head.key_magnitude[w]);
@@ -36,16 +36,13 @@ bool terms_below(double bound, const RowBlock& block, std::int64_t first_row, co
   if (bits >= kInfinityBits) return false;
   const double key = static_cast<double>(std::bit_cast<float>(bits)) * static_cast<double>(block.problem.head_dim);
   for (int r = 0; r < kR; ++r) {
-    const Row& row = block.rows[first_row + r];
+    const Row& row = block.rows[view.first_row + r];
     const double reach = std::fabs(static_cast<double>(row.keys.position)) + static_cast<double>(run.end);
-    if (!(key * static_cast<double>(block.query_magnitude[first_row + r]) < bound)) return false;
+    if (!(key * static_cast<double>(block.query_magnitude[view.first_row + r]) < bound)) return false;
     if (!(std::fabs(static_cast<double>(row.slope)) * reach < bound)) return false;
   }
   return true;
 }
-
-/// What a tile does with its products before it stores them. Raw ones are left to form_logits.
-enum class Epilogue { kRaw, kPlain, kTerms };
 
 /// -inf at the keys of the tile that a row does not see.
 template <int kR, int kW>
@@ -59,21 +56,19 @@ HWY_INLINE void hide(const std::uint64_t* words, int shift, Accumulators<kR, kW>
   }
 }
 
-/// Logits of kR rows and kW vectors of keys from `key` on, into the group's rows of block.logits, -inf at hidden keys;
-/// raises the running maxima.
+/// Logits of kR rows and kW vectors of keys from `key` on, -inf at hidden keys; raises the running maxima.
 template <int kR, int kW>
-HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t first_row, std::int64_t key, Epilogue epilogue,
-                            BlockView<kR>& view) {
+HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t key, Epilogue epilogue, BlockView<kR>& view) {
   const std::int64_t dims = block.problem.head_dim;
   const std::int64_t local = key - block.head.range.begin;
   const float* panel = block.head.keys + local / kPanel * kPanel * dims + local % kPanel;
   Accumulators<kR, kW> acc;
   clear(acc);
-  multiply_add(block.queries + first_row * dims, dims, panel, kPanel, dims, acc);
-  float* logits = block.logits + (key - view.base);
+  multiply_add(block.queries + view.first_row * dims, dims, panel, kPanel, dims, acc);
+  float* logits = view.logits + (key - view.base);
   if (epilogue == Epilogue::kRaw) return store(acc, logits, kLogitStride);
   if (epilogue == Epilogue::kTerms) {
-    add_terms(block, block.rows + first_row, key, acc);
+    add_terms(block, block.rows + view.first_row, key, acc);
     lower(acc, view.min);
   }
   const auto word = (key - view.base) / kWordKeys;
@@ -84,45 +79,45 @@ HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t first_row, std::
 
 /// logits_tile for a number of vectors known at run time.
 template <int kR, int kW = kTileVectors>
-HWY_INLINE void logits_panel(const RowBlock& block, std::int64_t first_row, std::int64_t key, int vectors,
-                             Epilogue epilogue, BlockView<kR>& view) {
+HWY_INLINE void logits_vectors(const RowBlock& block, std::int64_t key, int vectors, Epilogue epilogue,
+                               BlockView<kR>& view) {
   if constexpr (kW > 1) {
-    if (vectors < kW) return logits_panel<kR, kW - 1>(block, first_row, key, vectors, epilogue, view);
+    if (vectors < kW) return logits_vectors<kR, kW - 1>(block, key, vectors, epilogue, view);
   }
-  logits_tile<kR, kW>(block, first_row, key, epilogue, view);
+  logits_tile<kR, kW>(block, key, epilogue, view);
 }
 
-/// Asks memory for what the next group needs of mask and bias at the keys of one panel, a little with each tile: all at
-/// once stands in the way of what the tile loads itself.
+/// Asks memory for what the next group needs of mask and bias at the keys of one panel: a little with each tile, for all
+/// at once stands in the way of what the tile loads itself.
 template <int kR>
-HWY_INLINE void prefetch_terms(const RowBlock& block, std::int64_t first_row, std::int64_t key) {
-  const Row* end = block.rows + std::min<std::int64_t>(first_row + 2 * kR, block.num_rows);
-  for (const Row* row = block.rows + first_row + kR; row < end; ++row) {
-    if (block.problem.bias.col == 1) hwy::Prefetch(row->bias + key);
-    if (row->keys.mask_stride == 1 && key % kWordKeys == 0) hwy::Prefetch(row->keys.mask + key);
+void prefetch_terms(const RowBlock& block, std::int64_t key, const BlockView<kR>& view) {
+  const std::int64_t end = std::min<std::int64_t>(view.first_row + 2 * kR, block.num_rows);
+  for (std::int64_t r = view.first_row + kR; r < end; ++r) {
+    const Row& row = block.rows[r];
+    if (block.problem.bias.col == 1) hwy::Prefetch(row.bias + key);
+    if (row.keys.mask_stride == 1 && key % kWordKeys == 0) hwy::Prefetch(row.keys.mask + key);
   }
 }
 
 /// Q K^T of a run. Panels are cut to the vectors that some row sees.
 template <int kR>
-void multiply_keys(const RowBlock& block, std::int64_t first_row, const Run& run, Epilogue epilogue,
-                   BlockView<kR>& view) {
-  const bool ahead = block.problem.bias || block.problem.mask;
+void multiply_keys(const RowBlock& block, const Run& run, BlockView<kR>& view) {
+  const bool has_terms = block.problem.bias || block.problem.mask;
   for (std::int64_t panel = align_down(run.begin, kPanel); panel < run.end; panel += kPanel) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
     const std::int64_t end = std::min(panel + kPanel, run.end);
     const int vectors = static_cast<int>((end - key + kLanes - 1) / kLanes);
-    if (ahead) prefetch_terms<kR>(block, first_row, key);
-    logits_panel<kR>(block, first_row, key, vectors, epilogue, view);
+    if (has_terms) prefetch_terms(block, key, view);
+    logits_vectors(block, key, vectors, run.epilogue, view);
   }
 }
 
 /// From raw products to logits in place, for one row and run: the general formula, masks, maxima, and the look at
 /// overflow that the tiles leave out. Raises view.max by the visible logits.
 template <int kR>
-void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run, bool check, BlockView<kR>& view) {
-  Row& row = block.rows[first_row + r];
-  float* logits = block.logits + r * kLogitStride;
+void form_logits(RowBlock& block, int r, const Run& run, BlockView<kR>& view) {
+  Row& row = block.rows[view.first_row + r];
+  float* logits = view.logits + r * kLogitStride;
   const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
   const VF residual = hn::Set(kF32, block.formula.residual);
   VF max_raw = hidden;
@@ -144,7 +139,7 @@ void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run,
         view.all[(key - view.base) / kWordKeys] = false;
       }
     }
-    if (check) suspect = hn::Add(suspect, hn::IfThenElseZero(visible, hn::Sub(product, product)));
+    if (run.check) suspect = hn::Add(suspect, hn::IfThenElseZero(visible, hn::Sub(product, product)));
     if (block.formula.general) suspect = hn::Add(suspect, hn::IfThenElseZero(visible, hn::Sub(x, x)));
     x = hn::IfThenElse(visible, x, hidden);
     hn::StoreU(x, kF32, logits + (key - view.base));
@@ -152,7 +147,7 @@ void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run,
   }
   if (!hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)))) row.careful = true;
   if (block.formula.general && block.max_raw != nullptr) {
-    float& so_far = block.max_raw[first_row + r];
+    float& so_far = block.max_raw[view.first_row + r];
     so_far = std::max(so_far, max_of(max_raw));
   }
 }
@@ -160,10 +155,10 @@ void form_logits(RowBlock& block, std::int64_t first_row, int r, const Run& run,
 /// After tiles that add terms: takes the keys that the bias hides out of the view. Products and ALiBi are small beside
 /// f32 here, so that a logit is -inf where the bias is, and nowhere else.
 template <int kR>
-void drop_hidden(const RowBlock& block, int r, const Run& run, BlockView<kR>& view) {
+void drop_hidden(int r, const Run& run, BlockView<kR>& view) {
   const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
   if (!(min_of(view.min[r]) == -std::numeric_limits<float>::infinity())) return;
-  const float* logits = block.logits + r * kLogitStride;
+  const float* logits = view.logits + r * kLogitStride;
   for (std::int64_t key = align_down(run.begin, kLanes); key < run.end; key += kLanes) {
     const int word = static_cast<int>((key - view.base) / kWordKeys);
     const MF lost = hn::Eq(hn::LoadU(kF32, logits + (key - view.base)), hidden);
@@ -173,11 +168,10 @@ void drop_hidden(const RowBlock& block, int r, const Run& run, BlockView<kR>& vi
   }
 }
 
-/// The logits of a group for one key block, hidden keys at -inf, in block.logits; keys outside of the runs stay
-/// unwritten. Plain formula: in units of q' k; general: in nats.
+/// Looks at what a group sees of a key block and how its logits are formed.
 template <int kR>
-void block_logits(RowBlock& block, std::int64_t first_row, std::int64_t base, BlockView<kR>& view) {
-  look(block.rows + first_row, base, view);
+void begin_logits(const RowBlock& block, BlockView<kR>& view) {
+  look(block, view);
   for (int r = 0; r < kR; ++r) {
     view.max[r] = hn::Set(kF32, -std::numeric_limits<float>::infinity());
     view.min[r] = hn::Zero(kF32);
@@ -185,16 +179,28 @@ void block_logits(RowBlock& block, std::int64_t first_row, std::int64_t base, Bl
   const bool general = block.formula.general;
   const bool in_tiles = block.formula.softcap == 0 && block.max_raw == nullptr;
   for (int i = 0; i < view.num_runs; ++i) {
+    Run& run = view.runs[i];
+    run.check = !terms_below(general ? kSmallTerm : kSafeProduct, block, view, run);
+    if (run.check || (general && !in_tiles)) continue;
+    run.epilogue = general ? Epilogue::kTerms : Epilogue::kPlain;
+  }
+}
+
+/// The logits of a group for one key block, hidden keys at -inf; keys outside of the runs stay unwritten. Plain formula:
+/// in units of q' k; general: in nats.
+template <int kR>
+void block_logits(RowBlock& block, BlockView<kR>& view) {
+  begin_logits(block, view);
+  for (int i = 0; i < view.num_runs; ++i) {
     const Run& run = view.runs[i];
-    const bool small = terms_below<kR>(general ? kSmallTerm : kSafeProduct, block, first_row, run);
-    if (small && !general) {
-      multiply_keys(block, first_row, run, Epilogue::kPlain, view);
-    } else if (small && in_tiles) {
-      multiply_keys(block, first_row, run, Epilogue::kTerms, view);
-      for (int r = 0; r < kR; ++r) drop_hidden(block, r, run, view);
-    } else {
-      multiply_keys(block, first_row, run, Epilogue::kRaw, view);
-      for (int r = 0; r < kR; ++r) form_logits(block, first_row, r, run, !small, view);
+    multiply_keys(block, run, view);
+    if (run.epilogue == Epilogue::kPlain) continue;
+    for (int r = 0; r < kR; ++r) {
+      if (run.epilogue == Epilogue::kTerms) {
+        drop_hidden(r, run, view);
+      } else {
+        form_logits(block, r, run, view);
+      }
     }
   }
 }

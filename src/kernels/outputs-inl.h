@@ -116,26 +116,20 @@ inline Line logits_line(const RowBlock& block, const Row& row, float absent) {
   return {problem.logits.at<float>(block.head.batch, row.head, row.index), problem.logits.col, problem.kv_len, absent};
 }
 
-/// Sees every key, hidden or not: for the stages before masks.
-template <int kR>
-void look_at_all(std::int64_t base, std::int64_t kv_len, BlockView<kR>& view) {
-  view.base = base;
-  view.num_runs = 1;
-  view.runs[0] = {base, std::min(base + kKeyBlock, kv_len)};
-}
-
 /// Logits before masks of one key block.
 template <int kR>
 void write_unmasked(const RowBlock& block, std::int64_t first_row, std::int64_t base) {
   const ForwardProblem& problem = block.problem;
-  BlockView<kR> view;
-  look_at_all(base, problem.kv_len, view);
-  multiply_keys(block, first_row, view.runs[0], Epilogue::kRaw, view);
+  BlockView<kR> view(block, first_row, base);
+  // Products of every key, hidden or not.
+  view.num_runs = 1;
+  view.runs[0] = {base, std::min(base + kKeyBlock, problem.kv_len)};
+  multiply_keys(block, view.runs[0], view);
   const VF residual = hn::Set(kF32, block.formula.residual);
   const bool caps = problem.logits_stage == LogitsStage::kCapped && block.formula.softcap > 0;
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
-    write_line(block.logits + r * kLogitStride, view, logits_line(block, row, 0.0f), [&](VF product) HWY_ATTR {
+    write_line(view.logits + r * kLogitStride, view, logits_line(block, row, 0.0f), [&](VF product) HWY_ATTR {
       const VF scaled = hn::Mul(residual, product);
       return caps ? cap(scaled, block.formula.softcap) : scaled;
     });
@@ -147,14 +141,12 @@ template <int kR>
 void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, const float* factors) {
   const ForwardProblem& problem = block.problem;
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
-  BlockView<kR> view;
-  view.base = base;
-  view.num_runs = 0;
-  if (base < block.range.end && base + kKeyBlock > block.range.begin) block_logits(block, first_row, base, view);
+  BlockView<kR> view(block, first_row, base);
+  if (base < block.range.end && base + kKeyBlock > block.range.begin) block_logits(block, view);
   const VF unit = hn::Set(kF32, block.formula.general ? 1.0f : block.formula.residual);
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
-    const float* logits = block.logits + r * kLogitStride;
+    const float* logits = view.logits + r * kLogitStride;
     if (problem.logits && problem.logits_stage == LogitsStage::kMasked) {
       write_line(logits, view, logits_line(block, row, -std::numeric_limits<float>::infinity()),
                  [&](VF logit) HWY_ATTR { return hn::Mul(unit, logit); });

@@ -121,9 +121,9 @@ float chosen_weight(const ForwardProblem& problem, const float* weights, const B
 
 /// One row's step of the running softmax over a key block. @return what the row's earlier values are multiplied by.
 template <int kR>
-float update_row(RowBlock& block, std::int64_t first_row, int r, const BlockView<kR>& view) {
-  const std::int64_t row = first_row + r;
-  float* logits = block.logits + r * kLogitStride;
+float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
+  const std::int64_t row = view.first_row + r;
+  float* logits = view.logits + r * kLogitStride;
   const Formula& formula = block.formula;
   for (int w = 0; w < kBlockWords; ++w) block.rows[row].seen |= view.words[w][r] != 0;
 

@@ -7,8 +7,6 @@
 
 #include <cstdint>
 
-#include "hwy/cache_control.h"
-
 #include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,16 +22,12 @@ struct Accumulators {
   VF v[kR][kW];
 };
 
-/// Rows of the right operand that are asked for before they are needed.
-inline constexpr std::int64_t kAhead = 8;
-
 /// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..]
 template <int kR, int kW>
 HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_stride, const float* HWY_RESTRICT right,
                              std::int64_t right_stride, std::int64_t count, Accumulators<kR, kW>& acc) {
   HWY_UNROLL(2)
   for (std::int64_t i = 0; i < count; ++i) {
-    hwy::Prefetch(right + (i + kAhead) * right_stride);
     VF b[kW];
     HWY_UNROLL(8)
     for (int w = 0; w < kW; ++w) b[w] = hn::LoadU(kF32, right + i * right_stride + w * kLanes);

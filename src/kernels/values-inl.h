@@ -56,20 +56,20 @@ inline void pack_values(RowBlock& block, std::int64_t base) {
   }
 }
 
-/// values[r][place ..] = values[r][place ..] * correction[r] + P V of the block, for kW vectors of columns. The block's
-/// own sum begins at 0: short chains lose fewer bits than one over all keys.
+/// values[r][place ..] = values[r][place ..] * correction[r] + P V of the block, for kW vectors of columns; where
+/// values are fresh there are none yet. The block's own sum begins at 0: short chains lose fewer bits than one over all
+/// keys.
 template <int kR, int kW>
-HWY_INLINE void values_tile(const RowBlock& block, std::int64_t first_row, const BlockView<kR>& view,
-                            const float* correction, std::int64_t place) {
-  float* state = block.chunk.values + first_row * block.value_stride + place;
+HWY_INLINE void values_tile(const RowBlock& block, const BlockView<kR>& view, std::int64_t place) {
+  float* state = block.chunk.values + view.first_row * block.value_stride + place;
   Accumulators<kR, kW> acc;
   clear(acc);
   for (int i = 0; i < view.num_runs; ++i) {
     const std::int64_t first = view.runs[i].begin - view.base;
-    multiply_add(block.logits + first, kLogitStride, value_at(block, first, place), kPanel,
+    multiply_add(view.logits + first, kLogitStride, value_at(block, first, place), kPanel,
                  view.runs[i].end - view.runs[i].begin, acc);
   }
-  if (correction != nullptr) add_scaled(state, block.value_stride, correction, acc);
+  if (!view.fresh) add_scaled(state, block.value_stride, view.correction, acc);
   store(acc, state, block.value_stride);
 }
 
@@ -77,10 +77,9 @@ HWY_INLINE void values_tile(const RowBlock& block, std::int64_t first_row, const
 /// meet an FMA at all. Skipping the term instead of adding 0 leaves the bits as they are (but for the sign of a zero,
 /// which the last step clears).
 template <int kR>
-void careful_values(const RowBlock& block, std::int64_t first_row, int r, const BlockView<kR>& view,
-                    const float* correction, std::int64_t place) {
-  float* state = block.chunk.values + (first_row + r) * block.value_stride + place;
-  const float* weights = block.logits + r * kLogitStride;
+void careful_values(const RowBlock& block, int r, const BlockView<kR>& view, std::int64_t place) {
+  float* state = block.chunk.values + (view.first_row + r) * block.value_stride + place;
+  const float* weights = view.logits + r * kLogitStride;
   Accumulators<1, 1> acc;
   clear(acc);
   for (int i = 0; i < view.num_runs; ++i) {
@@ -89,7 +88,7 @@ void careful_values(const RowBlock& block, std::int64_t first_row, int r, const 
       multiply_add(weights + key, 0, value_at(block, key, place), 0, 1, acc);
     }
   }
-  if (correction != nullptr) add_scaled(state, 0, correction + r, acc);
+  if (!view.fresh) add_scaled(state, 0, view.correction + r, acc);
   store(acc, state, 0);
 }
 
@@ -105,32 +104,24 @@ bool needs_care(const RowBlock& block, const BlockView<kR>& view) {
   return false;
 }
 
-/// values_tile for a number of vectors known at run time.
+/// values_tile for the vectors that a panel of columns has.
 template <int kR, int kW = kTileVectors>
-HWY_INLINE void values_panel(const RowBlock& block, std::int64_t first_row, const BlockView<kR>& view,
-                             const float* correction, std::int64_t place) {
+HWY_INLINE void values_vectors(const RowBlock& block, const BlockView<kR>& view, std::int64_t place) {
   if constexpr (kW > 1) {
-    if (place + kW * kLanes > block.value_stride) {
-      return values_panel<kR, kW - 1>(block, first_row, view, correction, place);
-    }
+    if (place + kW * kLanes > block.value_stride) return values_vectors<kR, kW - 1>(block, view, place);
   }
-  values_tile<kR, kW>(block, first_row, view, correction, place);
+  values_tile<kR, kW>(block, view, place);
 }
 
-/// Adds a key block's P V to the values of a group, which are multiplied by the corrections first; null: there are none
-/// yet.
+/// Adds a key block's P V to the values of a group.
 template <int kR>
-void block_values(const RowBlock& block, std::int64_t first_row, const BlockView<kR>& view, const float* correction) {
-  if (needs_care(block, view)) {
-    for (int r = 0; r < kR; ++r) {
-      for (std::int64_t place = 0; place < block.value_stride; place += kLanes) {
-        careful_values(block, first_row, r, view, correction, place);
-      }
-    }
+void block_values(const RowBlock& block, const BlockView<kR>& view) {
+  if (!needs_care(block, view)) {
+    for (std::int64_t place = 0; place < block.value_stride; place += kPanel) values_vectors(block, view, place);
     return;
   }
-  for (std::int64_t place = 0; place < block.value_stride; place += kPanel) {
-    values_panel(block, first_row, view, correction, place);
+  for (int r = 0; r < kR; ++r) {
+    for (std::int64_t place = 0; place < block.value_stride; place += kLanes) careful_values(block, r, view, place);
   }
 }
 
