@@ -52,15 +52,21 @@ HWY_INLINE VF max_or_nan(VF constant, VF x) {
 
 HWY_INLINE float min_of(VF v) { return hn::GetLane(hn::MinOfLanes(kF32, v)); }
 HWY_INLINE float max_of(VF v) { return hn::GetLane(hn::MaxOfLanes(kF32, v)); }
-/// Halves added to halves: Highway's own order changes from version to version.
-HWY_INLINE float sum_of(VF v) {
-  float lanes[kLanes];
-  hn::StoreU(v, kF32, lanes);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE float sum_of(VF v) { return hn::GetLane(v); }
+#else
+template <class D>
+HWY_INLINE float sum_of_halves(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) > 1) {
+    const hn::Half<D> half;
+    return sum_of_halves(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    return hn::GetLane(v);
   }
-  return lanes[0];
 }
+/// Halves added to halves: Highway's own order changes from version to version.
+HWY_INLINE float sum_of(VF v) { return sum_of_halves(kF32, v); }
+#endif
 
 /// The masks of a tile's vectors: lane i of vector w is bit w * kLanes + i.
 class TileMasks {

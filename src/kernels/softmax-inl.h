@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
 
 #include "kernels/exp2-inl.h"
 #include "kernels/logits-inl.h"
@@ -44,6 +45,7 @@ class Exponent {
 /// 2^(a - b) for maxima a <= b in the exponent's unit; 0 where a is -inf; 1 where they are equal.
 HWY_INLINE float rescale(const Formula& formula, float a, float b) {
   if (a == b) return 1.0f;
+  if (a == -std::numeric_limits<float>::infinity()) return 0.0f;
   const float difference = a - b;
   return exp2_nonpositive(formula.general ? difference * kLog2E : difference);
 }
@@ -67,7 +69,8 @@ struct BlockSums {
 /// Logits to weights 2^exponent in place, and their sums. Two vectors of sum lanes, chosen by the key's absolute place:
 /// a lane's sum does not depend on where the run begins.
 template <bool kEntropy>
-BlockSums exponentiate(float* logits, const Run* runs, int num_runs, std::int64_t base, const Exponent& exponent) {
+BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t base, const Formula& formula, float max) {
+  const Exponent exponent(formula, max);  // made here: behind a reference, each store could have changed it
   VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF entropy = hn::Zero(kF32);
   const auto step = [&](std::int64_t offset, VF& lanes) HWY_ATTR {
@@ -78,9 +81,9 @@ BlockSums exponentiate(float* logits, const Run* runs, int num_runs, std::int64_
     // Hidden keys have exponent -inf and weight 0: bounded, their product is 0.
     if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
   };
-  for (int i = 0; i < num_runs; ++i) {
-    std::int64_t offset = align_down(runs[i].begin, kLanes) - base;
-    const std::int64_t end = runs[i].end - base;
+  for (const Run& run : runs) {
+    std::int64_t offset = align_down(run.begin, kLanes) - base;
+    const std::int64_t end = run.end - base;
     if (offset / kLanes % 2 == 1) {
       step(offset, sum[1]);
       offset += kLanes;
@@ -135,7 +138,6 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
   }
   const float new_max = old_max > block_max ? old_max : block_max;
   const float correction = rescale(formula, old_max, new_max);
-  const Exponent exponent(formula, new_max);
   const float old_sum = block.chunk.sum[row];
   block.chunk.max[row] = new_max;
   const bool stats = block.max_key != nullptr;
@@ -144,7 +146,8 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
     block.max_key[row] = find_key(logits, view, largest);
   }
   const auto weigh = stats ? exponentiate<true> : exponentiate<false>;
-  const BlockSums sums = weigh(logits, view.runs, view.num_runs, view.base, exponent);
+  const std::span<const Run> runs(view.runs, static_cast<std::size_t>(view.num_runs));
+  const BlockSums sums = weigh(logits, runs, view.base, formula, new_max);
   block.chunk.sum[row] = old_sum * correction + sums.sum;
   // NaN escapes the maxima: a chunk of nothing else would be taken for empty.
   if (!(sums.sum < std::numeric_limits<float>::infinity())) block.rows[row].careful = true;

@@ -17,24 +17,36 @@ HWY_INLINE float* value_at(const RowBlock& block, std::int64_t key, std::int64_t
   return block.values + (place / kPanel * kKeyBlock + key) * kPanel + place % kPanel;
 }
 
-/// One row of V into the panels, the last vector filled up with zeros. @return magnitudes so far
-HWY_INLINE VI pack_value_row(const RowBlock& block, const float* row, std::int64_t key, VI largest) {
-  const std::int64_t columns = block.problem.value_dim;
-  const std::int64_t stride = block.problem.v.col;
-  std::int64_t place = 0;
-  if (stride == 1) {
-    for (; place + kLanes <= columns; place += kLanes) {
-      const VF x = hn::LoadU(kF32, row + place);
-      largest = raise_magnitude(x, largest);
-      hn::StoreU(x, kF32, value_at(block, key, place));
+/// Columns [0, whole) of some rows of V, a multiple of kLanes, one panel after the other. @return magnitudes so far
+HWY_INLINE VI pack_vectors(const RowBlock& block, const float* values, KeyRange keys, std::int64_t whole, VI largest) {
+  for (std::int64_t place = 0; place < whole; place += kPanel) {
+    const int vectors = static_cast<int>(std::min<std::int64_t>(kPanel, whole - place) / kLanes);
+    for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+      const float* from = values + j * block.problem.v.row + place;
+      float* to = value_at(block, j, place);
+      for (int w = 0; w < vectors; ++w) {
+        const VF x = hn::LoadU(kF32, from + w * kLanes);
+        largest = raise_magnitude(x, largest);
+        hn::StoreU(x, kF32, to + w * kLanes);
+      }
     }
   }
-  for (; place < columns; place += kLanes) {
-    float lanes[kLanes] = {};
-    for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i) lanes[i] = row[(place + i) * stride];
-    const VF x = hn::LoadU(kF32, lanes);
-    largest = raise_magnitude(x, largest);
-    hn::StoreU(x, kF32, value_at(block, key, place));
+  return largest;
+}
+
+/// Columns [first, value_dim) one by one, the last vector filled up with zeros.
+inline VI pack_columns(const RowBlock& block, const float* values, KeyRange keys, std::int64_t first, VI largest) {
+  const std::int64_t columns = block.problem.value_dim;
+  const Operand& v = block.problem.v;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    for (std::int64_t place = first; place < columns; place += kLanes) {
+      float lanes[kLanes] = {};
+      for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i)
+        lanes[i] = values[j * v.row + (place + i) * v.col];
+      const VF x = hn::LoadU(kF32, lanes);
+      largest = raise_magnitude(x, largest);
+      hn::StoreU(x, kF32, value_at(block, j, place));
+    }
   }
   return largest;
 }
@@ -44,14 +56,14 @@ HWY_INLINE VI pack_value_row(const RowBlock& block, const float* row, std::int64
 inline void pack_values(RowBlock& block, std::int64_t base) {
   const ForwardProblem& problem = block.problem;
   if (problem.value_dim == 0) return;
-  const float* values = problem.v.at<float>(block.head.batch, block.head.kv_head);
+  const float* values = problem.v.at<float>(block.head.batch, block.head.kv_head) + base * problem.v.row;
+  const std::int64_t whole = problem.v.col == 1 ? align_down(problem.value_dim, kLanes) : 0;
   for (int word = 0; word < kBlockWords; ++word) {
-    const std::int64_t begin = std::max(base + word * kWordKeys, block.range.begin);
-    const std::int64_t end = std::min(base + (word + 1) * kWordKeys, block.range.end);
+    const KeyRange keys{std::max<std::int64_t>(word * kWordKeys, block.range.begin - base),
+                        std::min<std::int64_t>((word + 1) * kWordKeys, block.range.end - base)};
     VI largest = hn::Zero(kI32);
-    for (std::int64_t j = begin; j < end; ++j) {
-      largest = pack_value_row(block, values + j * problem.v.row, j - base, largest);
-    }
+    largest = pack_vectors(block, values, keys, whole, largest);
+    largest = pack_columns(block, values, keys, whole, largest);
     block.value_magnitude[word] = largest_of(largest);
   }
 }
