@@ -91,6 +91,16 @@ Array::Array(nb::handle object, const Parameter& parameter, Access access) : obj
   }
 }
 
+bool Array::has_at_most(std::int64_t most) const noexcept {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : view_.shape()) {
+    if (extent > most) return false;  // the product could overflow
+    count *= extent;
+    if (count > most) return false;
+  }
+  return true;
+}
+
 void Array::read_numpy(const Parameter& parameter, Access access) {
   const auto& array = *reinterpret_cast<const NumpyArray*>(object_.ptr());
   const std::optional<Dtype> dtype = dtype_of(*array.descr);

@@ -44,6 +44,8 @@ class Array {
   int rank() const noexcept { return view_.rank(); }
   /// The extent of an axis counted from the last (1 = last); axes that the array lacks are 1.
   std::int64_t extent_from_end(int place) const noexcept { return place <= rank() ? view_.extent(rank() - place) : 1; }
+  /// Whether it certainly has no more elements than that.
+  bool has_at_most(std::int64_t most) const noexcept;
 
  private:
   void read_numpy(const Parameter& parameter, Access access);

@@ -46,7 +46,8 @@ class Call {
 
   nb::object run(Function function) const {
     {
-      const nb::gil_scoped_release unlocked;
+      std::optional<nb::gil_scoped_release> unlocked;
+      if (!is_tiny()) unlocked.emplace();
       function(q_.view(), k_.view(), v_.view(), out_->view(), options_, outputs_);
     }
     if (kind_ == Kind::kTorch && !arguments_[kOut].is_none()) torch_mark_written(out_->object());
@@ -65,6 +66,13 @@ class Call {
   nb::handle of_kind(Argument argument, const char* name) const {
     require_kind(arguments_[argument], name, kind_, "q");
     return arguments_[argument];
+  }
+
+  // Work of a few microseconds at the most: other threads would gain less than handing the lock over costs.
+  bool is_tiny() const {
+    constexpr std::int64_t kMostElements = 64;  // of each array: at most 64 rows of 64 keys
+    const auto tiny = [](const Array& array) { return array.has_at_most(kMostElements); };
+    return tiny(q_) && tiny(k_) && tiny(v_);
   }
 
   // Results are made before the library looks at q, so what they are made from is checked here.
