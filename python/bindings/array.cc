@@ -2,6 +2,8 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -12,6 +14,7 @@
 #include "base/shape.h"
 #include "base/text.h"
 #include "bindings/dlpack_import.h"
+#include "bindings/numpy_array.h"
 #include "bindings/text.h"
 #include "bindings/torch_tensor.h"
 #include "qkv/error.h"
@@ -28,6 +31,12 @@ Extents extents(const std::int64_t* values, int rank, const Parameter& parameter
     throw ShapeError(format_text("{}: {} axes; at most {} are supported", parameter.name, rank, kMaxRank));
   }
   return Extents(std::span<const std::int64_t>(values, static_cast<std::size_t>(rank)));
+}
+
+bool is_empty(const NumpyArray& array) { return std::count(array.shape, array.shape + array.rank, 0) != 0; }
+
+bool is_writeable(const NumpyArray& array) {
+  return (array.flags & (kNumpyWriteable | kNumpyWarnOnWrite)) == kNumpyWriteable;
 }
 
 }  // namespace
@@ -82,33 +91,37 @@ Array::Array(nb::handle object, const Parameter& parameter, Access access) : obj
   }
 }
 
-Array::~Array() {
-  if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+bool Array::has_at_most(std::int64_t most) const noexcept {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : view_.shape()) {
+    if (extent > most) return false;  // the product could overflow
+    count *= extent;
+    if (count > most) return false;
+  }
+  return true;
 }
 
 void Array::read_numpy(const Parameter& parameter, Access access) {
-  if (PyObject_GetBuffer(object_.ptr(), &buffer_, PyBUF_STRIDES | PyBUF_FORMAT) != 0) {
-    buffer_.obj = nullptr;
-    drop_error(PyExc_Exception);
-    raise_numpy_dtype(object_, parameter);
-  }
-  const std::optional<Dtype> dtype = dtype_of(buffer_);
+  const auto& array = *reinterpret_cast<const NumpyArray*>(object_.ptr());
+  const std::optional<Dtype> dtype = dtype_of(*array.descr);
   if (!dtype) raise_numpy_dtype(object_, parameter);
-  if (access == Access::kWrite && buffer_.readonly != 0) {
+  if (access == Access::kWrite && !is_writeable(array)) {
     throw ValueError(format_text("{}: the array is read-only", parameter.name));
   }
+  const std::size_t item = size_of(*dtype);
+  const int shift = std::countr_zero(item);  // a division takes ten times as long
   std::int64_t shape[kMaxRank];
   std::int64_t strides[kMaxRank];
-  for (int axis = 0; axis < buffer_.ndim && axis < kMaxRank; ++axis) {
-    shape[axis] = buffer_.shape[axis];
-    strides[axis] = buffer_.strides[axis] / buffer_.itemsize;
-    if (shape[axis] > 1 && buffer_.strides[axis] % buffer_.itemsize != 0) {
+  for (int axis = 0; axis < array.rank && axis < kMaxRank; ++axis) {
+    shape[axis] = array.shape[axis];
+    strides[axis] = array.strides[axis] >> shift;
+    if (shape[axis] > 1 && strides[axis] << shift != array.strides[axis] && !is_empty(array)) {
       throw ValueError(format_text("{}: axis {} has a stride of {} bytes, expected a multiple of the element size {}",
-                                   parameter.name, axis, buffer_.strides[axis], buffer_.itemsize));
+                                   parameter.name, axis, array.strides[axis], item));
     }
   }
-  view_ = TensorView(buffer_.buf, *dtype, extents(shape, buffer_.ndim, parameter),
-                     extents(strides, buffer_.ndim, parameter));
+  view_ =
+      TensorView(array.data, *dtype, extents(shape, array.rank, parameter), extents(strides, array.rank, parameter));
 }
 
 void Array::read_torch(const Parameter& parameter, const DlpackExchangeApi* exchange) {

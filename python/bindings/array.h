@@ -25,7 +25,7 @@ Kind require_first_array(nb::handle object, const char* name);
 void require_kind(nb::handle object, const char* name, Kind kind, const char* first_name);
 
 /// One array for the length of a call: its memory as a view, and what keeps that memory in place while the interpreter
-/// lock is released. Some 400 bytes, made where it stays.
+/// lock is released. Some 300 bytes, made where it stays.
 class Array {
  public:
   /// kNew: an array that this call made for a result.
@@ -35,7 +35,7 @@ class Array {
   Array(nb::handle object, const Parameter& parameter, Access access = Access::kRead);
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
-  ~Array();
+  ~Array() = default;
 
   Kind kind() const noexcept { return kind_; }
   const nb::object& object() const noexcept { return object_; }
@@ -44,6 +44,8 @@ class Array {
   int rank() const noexcept { return view_.rank(); }
   /// The extent of an axis counted from the last (1 = last); axes that the array lacks are 1.
   std::int64_t extent_from_end(int place) const noexcept { return place <= rank() ? view_.extent(rank() - place) : 1; }
+  /// Whether it certainly has no more elements than that.
+  bool has_at_most(std::int64_t most) const noexcept;
 
  private:
   void read_numpy(const Parameter& parameter, Access access);
@@ -55,7 +57,6 @@ class Array {
   nb::object object_;
   Kind kind_ = Kind::kNone;
   TensorView view_;
-  Py_buffer buffer_ = {};       // held for a NumPy array; buffer_.obj says whether
   nb::ndarray<nb::ro> dlpack_;  // held for a DLPack object
 };
 

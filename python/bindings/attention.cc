@@ -2,7 +2,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -15,40 +14,13 @@
 #include "base/text.h"
 #include "bindings/arguments.h"
 #include "bindings/array.h"
+#include "bindings/attention_arguments.h"
 #include "bindings/bindings.h"
 #include "bindings/text.h"
 #include "qkv/error.h"
 
 namespace qkv::python {
 namespace {
-
-// The arguments of qkv.attention in the order in which python/qkv/_attention.py passes them.
-enum Argument : std::size_t {
-  kQ,
-  kK,
-  kV,
-  kMask,
-  kBias,
-  kCausal,
-  kQueryOffset,
-  kWindow,
-  kScale,
-  kSoftcap,
-  kSinks,
-  kAlibiSlopes,
-  kKvLens,
-  kDropout,
-  kSeed,
-  kReturnLse,
-  kReturnWeights,
-  kReturnLogits,
-  kReturnStats,
-  kStatsKeys,
-  kOut,
-  kNumArguments,
-};
-
-using Arguments = std::array<nb::handle, kNumArguments>;
 
 using Function = void (*)(ConstTensorView, ConstTensorView, ConstTensorView, TensorView, const AttentionOptions&,
                           const AttentionOutputs&);
@@ -74,7 +46,8 @@ class Call {
 
   nb::object run(Function function) const {
     {
-      const nb::gil_scoped_release unlocked;
+      std::optional<nb::gil_scoped_release> unlocked;
+      if (!is_tiny()) unlocked.emplace();
       function(q_.view(), k_.view(), v_.view(), out_->view(), options_, outputs_);
     }
     if (kind_ == Kind::kTorch && !arguments_[kOut].is_none()) torch_mark_written(out_->object());
@@ -93,6 +66,13 @@ class Call {
   nb::handle of_kind(Argument argument, const char* name) const {
     require_kind(arguments_[argument], name, kind_, "q");
     return arguments_[argument];
+  }
+
+  // Work of a few microseconds at the most: other threads would gain less than handing the lock over costs.
+  bool is_tiny() const {
+    constexpr std::int64_t kMostElements = 64;  // of each array: at most 64 rows of 64 keys
+    const auto tiny = [](const Array& array) { return array.has_at_most(kMostElements); };
+    return tiny(q_) && tiny(k_) && tiny(v_);
   }
 
   // Results are made before the library looks at q, so what they are made from is checked here.
@@ -270,11 +250,8 @@ class Call {
 };
 
 template <Function function>
-nb::object attend(const nb::args& given) {
-  if (given.size() != kNumArguments) throw nb::type_error("attention: wrong number of arguments");
-  Arguments arguments;
-  std::copy(given.begin(), given.end(), arguments.begin());
-  return Call(arguments).run(function);
+nb::object attend(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options) {
+  return Call(arguments_of(q, k, v, options)).run(function);
 }
 
 nb::tuple ints(nb::handle name, nb::handle values) {
@@ -286,9 +263,14 @@ nb::tuple ints(nb::handle name, nb::handle values) {
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.def("attention", &attend<qkv::attention>, nb::sig("def attention(*arguments: typing.Any) -> typing.Any"));
-  m.def("reference_attention", &attend<reference::attention>,
-        nb::sig("def reference_attention(*arguments: typing.Any) -> typing.Any"));
+  const auto def = [&m](const char* name, auto function, const nb::sig& signature) {
+    m.def(name, function, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), signature);
+  };
+  def("attention", &attend<qkv::attention>,
+      nb::sig("def attention(q: object, k: object, v: object, options: dict[str, typing.Any], /) -> typing.Any"));
+  def("reference_attention", &attend<reference::attention>,
+      nb::sig(
+          "def reference_attention(q: object, k: object, v: object, options: dict[str, typing.Any], /) -> typing.Any"));
   // What qkv.Select holds: the checks and texts of the other arguments that are lists of ints.
   m.def("ints", &ints, nb::arg().none(), nb::arg().none(),
         nb::sig("def ints(name: str, values: object, /) -> tuple[int, ...]"));

@@ -27,36 +27,43 @@ std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype) {
   return std::nullopt;
 }
 
-std::optional<Dtype> dtype_of(const Py_buffer& buffer) {
-  std::string_view format = buffer.format == nullptr ? "B" : buffer.format;
-  constexpr char kNativeOrder = std::endian::native == std::endian::little ? '<' : '>';
-  if (!format.empty() && (format.front() == '=' || format.front() == '^' || format.front() == kNativeOrder)) {
-    format.remove_prefix(1);  // what NumPy says of packed fields
-  }
-  if (format.size() != 1) return std::nullopt;
-  const auto integer = [&](Dtype of8, Dtype of4, Dtype of2) -> std::optional<Dtype> {
-    return buffer.itemsize == 8 ? of8 : buffer.itemsize == 4 ? of4 : of2;
-  };
-  switch (format.front()) {
-    case 'f':
+std::optional<Dtype> dtype_of(const NumpyDescr& descr) {
+  constexpr char kOtherOrder = std::endian::native == std::endian::little ? '>' : '<';
+  if (descr.byteorder == kOtherOrder) return std::nullopt;
+  switch (descr.type_num) {
+    case kNumpyFloat:
       return Dtype::kFloat32;
-    case 'd':
+    case kNumpyDouble:
       return Dtype::kFloat64;
-    case 'e':
+    case kNumpyHalf:
       return Dtype::kFloat16;
-    case '?':
+    case kNumpyBool:
       return Dtype::kBool;
-    case 'b':
+    case kNumpyByte:
       return Dtype::kInt8;
-    case 'B':
+    case kNumpyUByte:
       return Dtype::kUInt8;
-    case 'h':
-    case 'i':
-    case 'l':
-    case 'q':
-      return integer(Dtype::kInt64, Dtype::kInt32, Dtype::kInt16);
+    case kNumpyShort:
+      return Dtype::kInt16;
+    case kNumpyInt:
+      return Dtype::kInt32;
+    case kNumpyLong:
+      return sizeof(long) == 8 ? Dtype::kInt64 : Dtype::kInt32;
+    case kNumpyLongLong:
+      return Dtype::kInt64;
     default:
       return std::nullopt;
+  }
+}
+
+NumpyType numpy_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return kNumpyDouble;
+    case Dtype::kInt64:
+      return sizeof(long) == 8 ? kNumpyLong : kNumpyLongLong;
+    default:
+      return kNumpyFloat;
   }
 }
 

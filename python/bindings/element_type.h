@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "bindings/numpy_array.h"
 #include "qkv/dtype.h"
 
 namespace qkv::python {
@@ -29,8 +30,11 @@ inline constexpr const char* kIndexDtypes = "int32 or int64";
 /// The qkv::Dtype of DLPack's code, or nothing where there is none.
 std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype);
 
-/// The same for a buffer in the machine's byte order, by the letters of Python's struct module.
-std::optional<Dtype> dtype_of(const Py_buffer& buffer);
+/// The same for a NumPy dtype in the machine's byte order.
+std::optional<Dtype> dtype_of(const NumpyDescr& descr);
+
+/// The way back.
+NumpyType numpy_type_of(Dtype dtype);
 
 /// The same by name: "float32".
 std::optional<Dtype> dtype_named(std::string_view name);

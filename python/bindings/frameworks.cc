@@ -1,9 +1,15 @@
 #include "bindings/frameworks.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
 #include <utility>
+
+#include "bindings/element_type.h"
+#include "bindings/numpy_array.h"
+#include "bindings/text.h"
+#include "qkv/tensor.h"
 
 namespace qkv::python {
 namespace {
@@ -46,16 +52,25 @@ const Found& once(Found (*load)()) {
 
 struct Numpy {
   Immortal ndarray;
-  Immortal empty;
-  ResultDtypes dtypes;
+  NumpyNew make;
 };
 
+nb::object numpy_table() {
+  for (const char* name : kNumpyModules) {
+    const nb::object module = nb::steal(PyImport_ImportModule(name));
+    if (module.is_valid()) return module.attr(kNumpyTable);
+    drop_error(PyExc_ModuleNotFoundError);
+  }
+  throw nb::import_error("qkv: NumPy has no table of C functions");
+}
+
 Numpy load_numpy() {
-  const nb::module_ module = nb::module_::import_("numpy");
-  const nb::object dtype = module.attr("dtype");
-  return {keep(module.attr("ndarray")),
-          keep(module.attr("empty")),
-          {keep(dtype("float32")), keep(dtype("float64")), keep(dtype("int64"))}};
+  const nb::object capsule = numpy_table();
+  auto** const table = static_cast<void**>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
+  if (table == nullptr) nb::raise_python_error();
+  const unsigned int abi = reinterpret_cast<NumpyAbiVersion>(table[kNumpyAbiVersion])();
+  if (abi >> 24 > kNewestNumpyAbi) throw nb::import_error("qkv: this NumPy is newer than this version of qkv");
+  return {keep(nb::module_::import_("numpy").attr("ndarray")), reinterpret_cast<NumpyNew>(table[kNumpyNew])};
 }
 
 struct Torch {
@@ -63,7 +78,8 @@ struct Torch {
   Immortal empty_keywords;
   Immortal cpu;
   Immortal is_grad_enabled;
-  Immortal tracing_state;
+  Immortal is_tracing;
+  Immortal num_dispatch_modes;
   Immortal dispatch_mode;  // asked with proxy_key; null where this PyTorch has none
   Immortal proxy_key;
   Immortal forward_ad;  // the module torch.autograd.forward_ad
@@ -77,10 +93,11 @@ Torch load_torch() {
   const nb::object internals = module.attr("_C");
   const nb::object mode_keys = nb::getattr(internals, "_TorchDispatchModeKey", nb::none());
   return {keep(module.attr("empty")),
-          keep(nb::make_tuple("dtype", "device")),
+          keep(nb::make_tuple("size", "dtype", "device")),
           keep(module.attr("device")("cpu")),
           keep(module.attr("is_grad_enabled")),
-          keep(nb::getattr(internals, "_get_tracing_state", nb::object())),
+          keep(nb::getattr(internals, "_is_tracing", nb::object())),
+          keep(nb::getattr(internals, "_len_torch_dispatch_stack", nb::object())),
           keep(nb::getattr(internals, "_get_dispatch_mode", nb::object())),
           keep(nb::getattr(mode_keys, "PROXY", nb::object())),
           keep(nb::borrow(forward_ad)),
@@ -125,6 +142,26 @@ ArrayType classify(PyTypeObject* type) {
   }
   if (nb::hasattr(object, "__dlpack__")) return {Kind::kDlpack};
   return {};
+}
+
+PyObject* new_numpy_array(std::span<const std::int64_t> shape, Dtype dtype) {
+  const Numpy& found = once(load_numpy);
+  std::array<Py_ssize_t, kMaxRank> extents = {};
+  std::copy(shape.begin(), shape.end(), extents.begin());
+  return found.make(reinterpret_cast<PyTypeObject*>(found.ndarray), static_cast<int>(shape.size()), extents.data(),
+                    numpy_type_of(dtype), nullptr, nullptr, 0, 0, nullptr);
+}
+
+PyObject* new_tensor(std::span<const std::int64_t> shape, Dtype dtype) {
+  const nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
+  if (!extents.is_valid()) return nullptr;
+  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+    PyTuple_SetItem(extents.ptr(), static_cast<Py_ssize_t>(axis), PyLong_FromLongLong(shape[axis]));
+  }
+  const Torch& found = once(load_torch);
+  PyObject* const arguments[] = {extents.ptr(), found.dtypes.of(dtype), found.cpu};
+  // By its name: of a positional size PyTorch first asks whether it is a number, which takes a quarter of the call.
+  return PyObject_Vectorcall(found.empty, arguments, 0, found.empty_keywords);
 }
 
 }  // namespace
@@ -190,11 +227,15 @@ bool torch_is_transformed(nb::handle tensor) {
 
 bool torch_is_tracing() {
   const Torch& found = once(load_torch);
-  const nb::handle state(found.tracing_state);
-  if (state.is_valid() && !state().is_none()) return true;
+  const nb::handle tracing(found.is_tracing);
+  if (tracing.is_valid() && tracing().is(nb::handle(Py_True))) return true;
   const nb::handle mode(found.dispatch_mode);
   const nb::handle key(found.proxy_key);
-  return mode.is_valid() && key.is_valid() && !mode(key).is_none();
+  if (!mode.is_valid() || !key.is_valid()) return false;
+  // Nearly always there are none, which is quicker to learn than whether one of them is make_fx's.
+  const nb::handle num_modes(found.num_dispatch_modes);
+  if (num_modes.is_valid() && nb::cast<int>(num_modes()) == 0) return false;
+  return !mode(key).is_none();
 }
 
 void torch_mark_written(nb::handle tensor) {
@@ -203,21 +244,7 @@ void torch_mark_written(nb::handle tensor) {
 }
 
 nb::object new_array(Kind kind, std::span<const std::int64_t> shape, Dtype dtype) {
-  const nb::object extents = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
-  if (!extents.is_valid()) nb::raise_python_error();
-  for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-    PyTuple_SetItem(extents.ptr(), static_cast<Py_ssize_t>(axis), PyLong_FromLongLong(shape[axis]));
-  }
-  PyObject* result = nullptr;
-  if (kind == Kind::kTorch) {
-    const Torch& found = once(load_torch);
-    PyObject* const arguments[] = {extents.ptr(), found.dtypes.of(dtype), found.cpu};
-    result = PyObject_Vectorcall(found.empty, arguments, 1, found.empty_keywords);
-  } else {
-    const Numpy& found = once(load_numpy);
-    PyObject* const arguments[] = {extents.ptr(), found.dtypes.of(dtype)};
-    result = PyObject_Vectorcall(found.empty, arguments, 2, nullptr);
-  }
+  PyObject* const result = kind == Kind::kTorch ? new_tensor(shape, dtype) : new_numpy_array(shape, dtype);
   if (result == nullptr) nb::raise_python_error();
   return nb::steal(result);
 }

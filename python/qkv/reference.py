@@ -22,13 +22,7 @@ def _with_signature_of(model: _F) -> Callable[[Callable[..., Any]], _F]:
     return decorate
 
 
-_DEFAULTS: dict[str, Any] = dict(cast("Any", _attention.attention).__kwdefaults__)
-
-
 @_with_signature_of(_attention.attention)
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
     """`qkv.attention`, computed by the reference: the same arguments, results and errors."""
-    unknown = options.keys() - _DEFAULTS.keys()
-    if unknown:
-        raise TypeError(f"attention() got an unexpected keyword argument {min(unknown)!r}")
-    return _core.reference_attention(q, k, v, *{**_DEFAULTS, **options}.values())
+    return _core.reference_attention(q, k, v, options)

@@ -50,6 +50,19 @@ def test_stride_zero(kind: str, rng: np.random.Generator) -> None:
     assert_same_bits(np.asarray(qkv.attention(*map(wrap, (q, *repeated)))), expected)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1, 8), (1, 2, 1, 8), (2, 1, 5, 1), (1, 1, 0, 8)])
+def test_strides_that_lead_nowhere(shape: tuple[int, ...], target: str, rng: np.random.Generator) -> None:
+    """NumPy lets the stride of an axis of extent 1, and all strides of an empty array, be anything."""
+    array = rng.standard_normal(shape).astype(np.float32)
+    anything = (2**61 + 1, -7, 2**40 + 3, -(2**50) - 1)
+    strides = [
+        stride if extent > 1 and array.size else other
+        for extent, stride, other in zip(shape, array.strides, anything, strict=True)
+    ]
+    odd = np.lib.stride_tricks.as_strided(array, shape, strides)
+    assert_same_bits(qkv.attention(odd, odd, odd), qkv.attention(array, array, array))
+
+
 @pytest.mark.parametrize("kind", ["numpy", pytest.param("torch", marks=needs_torch), "dlpack"])
 def test_memory_is_read_in_place(kind: str, rng: np.random.Generator) -> None:
     """A hidden copy would need as much memory as k and v, which are made of one small row."""

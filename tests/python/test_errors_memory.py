@@ -57,6 +57,15 @@ def test_read_only_out() -> None:
         qkv.attention(*map(DLPackOnly, base().values()), out=DLPackOnly(out))
 
 
+def test_out_that_numpy_will_make_read_only() -> None:
+    """What numpy.broadcast_arrays returns says that it is writeable, and is not meant to be written."""
+    memory = np.zeros((2, 4, 3, 6), F)
+    out, _ = np.broadcast_arrays(memory, np.zeros((5, 1, 1, 1, 1), F))
+    with pytest.raises(ValueError, match=r"^out: the array is read-only"):
+        call(out=out[0])
+    assert not memory.any()
+
+
 def test_out_that_overlaps() -> None:
     q = np.ones((2, 4, 3, 6), F)
     k = np.ones((2, 2, 5, 6), F)

@@ -82,6 +82,33 @@ def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
     assert counted > 100
 
 
+def test_interpreter_lock_is_kept_by_a_tiny_call() -> None:
+    array = np.ones((1, 1, 1, 8), np.float32)
+    count = 0
+    stop = threading.Event()
+
+    def counter() -> None:
+        nonlocal count
+        while not stop.is_set():
+            count += 1
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=counter)
+    try:
+        sys.setswitchinterval(60)
+        thread.start()
+        before = count
+        for _ in range(1000):
+            qkv.attention(array, array, array)
+        counted = count - before
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert counted == 0
+
+
 @pytest.mark.parametrize(
     ("bad", "text"),
     [

@@ -1,0 +1,47 @@
+#ifndef QKV_PYTHON_BINDINGS_ATTENTION_ARGUMENTS_H_
+#define QKV_PYTHON_BINDINGS_ATTENTION_ARGUMENTS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+#include <cstddef>
+
+/// The arguments of qkv.attention, as its signature in python/qkv/_attention.py names them.
+namespace qkv::python {
+
+namespace nb = nanobind;
+
+enum Argument : std::size_t {
+  kQ,
+  kK,
+  kV,
+  kMask,
+  kBias,
+  kCausal,
+  kQueryOffset,
+  kWindow,
+  kScale,
+  kSoftcap,
+  kSinks,
+  kAlibiSlopes,
+  kKvLens,
+  kDropout,
+  kSeed,
+  kReturnLse,
+  kReturnWeights,
+  kReturnLogits,
+  kReturnStats,
+  kStatsKeys,
+  kOut,
+  kNumArguments,
+};
+
+/// Borrowed references, one for every argument: what is not given has its default.
+using Arguments = std::array<nb::handle, kNumArguments>;
+
+/// The arguments of a call attention(q, k, v, **options). @throws nb::type_error for an option that there is not.
+Arguments arguments_of(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options);
+
+}  // namespace qkv::python
+
+#endif  // QKV_PYTHON_BINDINGS_ATTENTION_ARGUMENTS_H_
