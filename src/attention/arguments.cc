@@ -3,34 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
-#include <limits>
-#include <optional>
 #include <span>
 #include <utility>
 
-#include "base/checked.h"
 #include "base/shape.h"
 
 namespace qkv::attention_detail {
 namespace {
 
-/// Whether the number of elements, and the distance in bytes between any two of them, fit 63 bits.
-bool fits(const ConstTensorView& view) {
-  const auto item = static_cast<std::int64_t>(size_of(view.dtype()));
+/// Whether the number of elements fits 63 bits; strides of 0 make views of any extent.
+bool countable(const Extents& shape) {
   std::int64_t count = 1;
-  std::int64_t bytes = item;
-  for (int axis = 0; axis < view.rank(); ++axis) {
-    const auto next = checked_mul(count, view.extent(axis));
-    const auto steps = checked_mul(view.extent(axis) - 1, view.stride(axis));
-    const auto reach = steps ? checked_mul(*steps, item) : std::nullopt;
-    if (!next || !reach || *reach == std::numeric_limits<std::int64_t>::min()) return false;
-    const auto sum = checked_add(bytes, std::abs(*reach));
-    if (!sum) return false;
-    count = *next;
-    bytes = *sum;
-  }
-  return true;
+  return std::all_of(shape.begin(), shape.end(),
+                     [&](std::int64_t extent) { return !__builtin_mul_overflow(count, extent, &count); });
 }
 
 Extents with_leading(const Extents& extents, int rank, std::int64_t value) {
@@ -48,15 +33,16 @@ View lifted(const View& view, int rank) {
 
 }  // namespace
 
-void Arguments::check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const {
+Arguments::Seen Arguments::check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const {
   if (view.rank() < axes.least || view.rank() > axes.most) {
     const std::string count =
         axes.least == axes.most ? format_text("{}", axes.most) : format_text("{} to {}", axes.least, axes.most);
     refuse<ShapeError>(name, "expected {} {} {}, got {} in {}", count, axes.most == 1 ? "axis" : "axes", axes.names,
                        view.rank(), view.shape());
   }
-  if (has_no_elements(view.shape())) return;
-  if (!fits(view)) {
+  Seen seen{std::string(name), Footprint(view)};
+  if (seen.memory.empty) return seen;
+  if (!seen.memory.bounded || !countable(view.shape())) {
     refuse<ShapeError>(name, "{} with strides {} spans more than 63 bits can address", view.shape(), view.strides());
   }
   if (view.data() == nullptr) refuse<ValueError>(name, "the data pointer of {} is null", view.shape());
@@ -64,6 +50,7 @@ void Arguments::check_alone(std::string_view name, const ConstTensorView& view, 
     refuse<ValueError>(name, "the data pointer is not aligned to the {} bytes of {}", size_of(view.dtype()),
                        view.dtype());
   }
+  return seen;
 }
 
 void Arguments::check_apart(const Seen& written, const Seen& other) const {
@@ -74,15 +61,13 @@ void Arguments::check_apart(const Seen& written, const Seen& other) const {
 }
 
 ConstTensorView Arguments::read(std::string_view name, const ConstTensorView& view, const Axes& axes) {
-  check_alone(name, view, axes);
-  const Seen& seen = read_.emplace_back(Seen{std::string(name), Footprint(view)});
+  const Seen& seen = read_.emplace_back(check_alone(name, view, axes));
   for (const Seen& written : written_) check_apart(written, seen);
   return lifted(view, axes.most);
 }
 
 TensorView Arguments::written(std::string_view name, const TensorView& view, const Axes& axes) {
-  check_alone(name, view, axes);
-  Seen seen{std::string(name), Footprint(view)};
+  Seen seen = check_alone(name, view, axes);
   if (has_internal_overlap(seen.memory)) {
     refuse<ValueError>(name, "two elements of {} with strides {} share one address", view.shape(), view.strides());
   }

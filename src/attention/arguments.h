@@ -57,7 +57,7 @@ class Arguments {
     Footprint memory;
   };
 
-  void check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const;
+  Seen check_alone(std::string_view name, const ConstTensorView& view, const Axes& axes) const;
   void check_apart(const Seen& written, const Seen& other) const;
 
   static constexpr std::size_t kUsual = 4;  ///< q, k, v and one more
