@@ -68,11 +68,12 @@ class Call {
     return arguments_[argument];
   }
 
-  // Work of a few microseconds at the most: other threads would gain less than handing the lock over costs.
+  // Whether other threads would gain less by the lock than handing it over costs. Chosen weights may repeat a row as
+  // often as they like.
   bool is_tiny() const {
     constexpr std::int64_t kMostElements = 64;  // of each array: at most 64 rows of 64 keys
     const auto tiny = [](const Array& array) { return array.has_at_most(kMostElements); };
-    return tiny(q_) && tiny(k_) && tiny(v_);
+    return tiny(q_) && tiny(k_) && tiny(v_) && !outputs_.weights;
   }
 
   // Results are made before the library looks at q, so what they are made from is checked here.

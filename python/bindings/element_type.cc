@@ -56,7 +56,7 @@ std::optional<Dtype> dtype_of(const NumpyDescr& descr) {
   }
 }
 
-NumpyType numpy_type_of(Dtype dtype) {
+NumpyType numpy_result_type(Dtype dtype) {
   switch (dtype) {
     case Dtype::kFloat64:
       return kNumpyDouble;

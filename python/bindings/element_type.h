@@ -33,8 +33,8 @@ std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype);
 /// The same for a NumPy dtype in the machine's byte order.
 std::optional<Dtype> dtype_of(const NumpyDescr& descr);
 
-/// The way back.
-NumpyType numpy_type_of(Dtype dtype);
+/// The NumPy type of a result: float32, float64 or int64.
+NumpyType numpy_result_type(Dtype dtype);
 
 /// The same by name: "float32".
 std::optional<Dtype> dtype_named(std::string_view name);

@@ -56,6 +56,7 @@ struct Numpy {
 };
 
 nb::object numpy_table() {
+  nb::module_::import_("numpy");  // where there is none, this is its own error
   for (const char* name : kNumpyModules) {
     const nb::object module = nb::steal(PyImport_ImportModule(name));
     if (module.is_valid()) return module.attr(kNumpyTable);
@@ -149,7 +150,7 @@ PyObject* new_numpy_array(std::span<const std::int64_t> shape, Dtype dtype) {
   std::array<Py_ssize_t, kMaxRank> extents = {};
   std::copy(shape.begin(), shape.end(), extents.begin());
   return found.make(reinterpret_cast<PyTypeObject*>(found.ndarray), static_cast<int>(shape.size()), extents.data(),
-                    numpy_type_of(dtype), nullptr, nullptr, 0, 0, nullptr);
+                    numpy_result_type(dtype), nullptr, nullptr, 0, 0, nullptr);
 }
 
 PyObject* new_tensor(std::span<const std::int64_t> shape, Dtype dtype) {

@@ -144,7 +144,8 @@ def attention(
     0. A visible NaN makes its row NaN and no other row. A row's bits depend on its own query, its visible keys at their
     positions and the options: not on batch, threads, padding, or how queries are split into calls.
 
-    The interpreter lock is released while it computes, unless q, k and v are tiny; do not change the arrays meanwhile.
+    The interpreter lock is released while it computes, unless q, k and v have at most 64 elements each; do not change
+    the arrays meanwhile.
 
     References
     ----------

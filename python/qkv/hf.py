@@ -138,44 +138,64 @@ def attention_forward(
     """
     if _jit.is_tracing():  # a trace would record this call's result as a constant
         raise ValueError("qkv cannot be traced by torch.jit: run the model eagerly, or under torch.compile")
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
-    _check_tensors(
-        query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias, attention_mask=attention_mask
-    )
     _check_options(module, dropout, kwargs)
-    if s_aux is None and getattr(module, "sinks", None) is not None:
+    if s_aux is None and _has_sinks(module):
         raise ValueError("s_aux: the layer has attention sinks but did not hand them over")
-
-    batch, num_heads, q_len, _ = query.shape
-    kv_len = key.shape[2]
-    if attention_mask is None:
-        _check_nothing_to_hide(kv_len, sliding_window, kwargs)
+    if attention_mask is None and isinstance(key, torch.Tensor):
+        _check_nothing_to_hide(key.shape[2], sliding_window, kwargs)
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    try:
+        return _attend(
+            query,
+            key,
+            value,
+            attention_mask,
+            position_bias,
+            causal=bool(causal),
+            scale=scaling,
+            softcap=softcap or 0.0,
+            sinks=s_aux,
+            return_weights=_weights_wanted(kwargs),
+        )
+    except Exception:
+        # What is wrong with a tensor is looked for only now: a layer's call should cost no more than its attention.
+        _check_tensors(
+            query=query, key=key, value=value, s_aux=s_aux, position_bias=position_bias, attention_mask=attention_mask
+        )
+        raise
 
-    mask, bias = _split_mask(attention_mask, kv_len)
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    position_bias: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    batch, num_heads, q_len, _ = query.shape
+    mask, bias = _split_mask(attention_mask, key.shape[2])
     if position_bias is not None:
-        position_bias = position_bias[..., :kv_len]
+        position_bias = position_bias[..., : key.shape[2]]
         bias = position_bias if bias is None else bias + position_bias
-
-    batch = max(batch, key.shape[0])  # learned queries come with a batch of 1
+    # A model's mask says all there is to say; one query is the last, and sees every key.
+    options["causal"] = options["causal"] and attention_mask is None and q_len > 1
+    if batch != key.shape[0]:  # learned queries come with a batch of 1
+        batch = max(batch, key.shape[0])
+        query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
     out = query.new_empty((batch, q_len, num_heads, value.shape[-1]))
     result = qkv.attention(
-        query.expand(batch, -1, -1, -1),
-        key.expand(batch, -1, -1, -1),
-        value.expand(batch, -1, -1, -1),
-        mask=mask,
-        bias=bias,
-        causal=bool(causal) and attention_mask is None and q_len > 1,
-        query_offset=0,
-        scale=scaling,
-        softcap=softcap or 0.0,
-        sinks=s_aux,
-        return_weights=_weights_wanted(kwargs),
-        out=out.transpose(1, 2),
+        query, key, value, mask=mask, bias=bias, query_offset=0, out=out.transpose(1, 2), **options
     )
     return out, result[1] if isinstance(result, tuple) else None
+
+
+def _has_sinks(module: torch.nn.Module) -> bool:
+    # getattr of what a module lacks would build an error first.
+    members = vars(module)
+    return any(members.get(kind, {}).get("sinks") is not None for kind in ("_parameters", "_buffers")) or (
+        members.get("sinks") is not None
+    )
 
 
 def _weights_wanted(kwargs: dict[str, Any]) -> bool:
@@ -207,6 +227,9 @@ def _split_mask(attention_mask: torch.Tensor | None, kv_len: int) -> tuple[torch
 
 
 def _check_tensors(**tensors: torch.Tensor | None) -> None:
+    for name, tensor in tensors.items():
+        if name in ("query", "key", "value") and not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             continue

@@ -68,9 +68,9 @@ NextHead next_head_at(const ForwardProblem& problem, std::int64_t index) {
 }
 
 template <class T>
-void forward_plain(const ForwardProblem& problem) {
+void forward_plain(const ForwardProblem& problem, int threads) {
   const std::int64_t blocks = (problem.q_len + kPlainRows - 1) / kPlainRows;
-  parallel_for(static_cast<std::size_t>(problem.batch * problem.num_heads * blocks), [&](std::size_t item) {
+  const auto compute = [&](std::size_t item) {
     const auto index = static_cast<std::int64_t>(item);
     const std::int64_t head = index / blocks % problem.num_heads;
     const std::int64_t batch = index / blocks / problem.num_heads;
@@ -78,7 +78,10 @@ void forward_plain(const ForwardProblem& problem) {
     const std::int64_t end = std::min(begin + kPlainRows, problem.q_len);
     kernels::plain_rows<T>(problem, batch, head, begin, end);
     if (problem.logits) kernels::plain_logits<T>(problem, batch, head, begin, end);
-  });
+  };
+  const auto items = static_cast<std::size_t>(problem.batch * problem.num_heads * blocks);
+  if (threads > 1) return parallel_for(items, compute);
+  for (std::size_t item = 0; item < items; ++item) compute(item);
 }
 
 /// Packs heads and computes all of their rows, one after the other, until `next` is beyond the last.
@@ -176,8 +179,8 @@ const ForwardKernelF32& kernel_named(std::string_view target) {
 void forward(const ForwardProblem& problem, std::string_view target) {
   const int threads = useful_threads(problem);
   if (problem.batch == 0 || problem.q_len == 0) return;
-  if (problem.dtype == Dtype::kFloat64) return forward_plain<double>(problem);
-  if (!kernels::Formula::representable(problem)) return forward_plain<float>(problem);
+  if (problem.dtype == Dtype::kFloat64) return forward_plain<double>(problem, threads);
+  if (!kernels::Formula::representable(problem)) return forward_plain<float>(problem, threads);
   const ForwardKernelF32& kernel = kernel_named(target);
   if (problem.value_dim <= kernels::kMostValueColumns) return forward_f32(problem, kernel, threads);
   for (std::int64_t column = 0; column < problem.value_dim; column += kernels::kMostValueColumns) {

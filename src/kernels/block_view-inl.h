@@ -19,18 +19,23 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int kBlockWords = static_cast<int>(kKeyBlock / kWordKeys);
 
-/// What a tile does with its products before it stores them. Raw ones are left to form_logits.
-enum class Epilogue { kRaw, kPlain, kTerms };
+/// What a tile does with its products before it stores them.
+enum class Epilogue {
+  kRaw,    ///< nothing: form_logits or an output makes the rest of them
+  kPlain,  ///< hides keys; the exponent takes the product as it is
+  kTerms,  ///< forms logits with bias and ALiBi, then hides keys
+};
 
 /// Keys [begin, end) that at least one row of the group sees, without a word of 64 between that no row sees.
 struct Run {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   Epilogue epilogue = Epilogue::kRaw;
-  bool check = false;  ///< some product may not be finite
+  bool check = false;  ///< some product may leave f32
 };
 
-/// A group of kR rows and one key block: what the rows see of it, and their logits there.
+/// A group of kR rows and one key block: what the rows see of it, their logits there, and what becomes of their earlier
+/// values.
 template <int kR>
 struct BlockView {
   BlockView(const RowBlock& block, std::int64_t row, std::int64_t key)

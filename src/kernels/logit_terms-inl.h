@@ -7,15 +7,16 @@
 
 #include <limits>
 
-#include "hwy/contrib/math/math-inl.h"
 #include "kernels/row_block.h"
 #include "kernels/tile-inl.h"
+// After highway_targets.h, which says what is built.
+#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
-// What a logit has beside the product: scale, softcap, bias, ALiBi. This file alone knows their order.
+// What a logit has beside the product: scale, softcap, bias, ALiBi, in this order.
 
 /// c * tanh(x / c), NaN for NaN.
 HWY_INLINE VF cap(VF x, float softcap) {
@@ -41,6 +42,12 @@ HWY_INLINE VF distances(const Row& row, std::int64_t key) {
   return hn::Abs(hn::Sub(hn::Set(kF32, static_cast<float>(first)), hn::Iota(kF32, 0.0f)));
 }
 
+/// x - slope |p - j|, fused.
+HWY_INLINE VF add_alibi(const RowBlock& block, const Row& row, std::int64_t key, VF x) {
+  if (!block.problem.alibi_slopes) return x;
+  return hn::NegMulAdd(hn::Set(kF32, row.slope), distances(row, key), x);
+}
+
 /// The general formula for one vector: softcap, bias, ALiBi. `visible` loses the keys that the bias hides.
 HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key, VF scaled, MF& visible) {
   VF x = scaled;
@@ -51,8 +58,7 @@ HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key
     visible = hn::AndNot(hn::Eq(bias, hn::Set(kF32, -std::numeric_limits<float>::infinity())), visible);
     x = hn::Add(x, bias);
   }
-  if (block.problem.alibi_slopes) x = hn::NegMulAdd(hn::Set(kF32, row.slope), distances(row, key), x);
-  return x;
+  return add_alibi(block, row, key, x);
 }
 
 /// x = r q'k + bias - slope |p - j|, the general formula without a softcap.
@@ -72,8 +78,7 @@ HWY_INLINE void add_terms(const RowBlock& block, const Row* rows, std::int64_t k
       } else if (rows[r].bias != nullptr) {
         x = hn::Add(x, load_bias(block, rows[r], first));
       }
-      if (problem.alibi_slopes) x = hn::NegMulAdd(hn::Set(kF32, rows[r].slope), distances(rows[r], first), x);
-      acc.v[r][w] = x;
+      acc.v[r][w] = add_alibi(block, rows[r], first, x);
     }
   }
 }

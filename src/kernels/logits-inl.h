@@ -10,25 +10,19 @@
 #include <cmath>
 #include <limits>
 
-#include "hwy/cache_control.h"
-
 #include "kernels/block_view-inl.h"
 #include "kernels/logit_terms-inl.h"
+// After highway_targets.h, which says what is built.
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
-/// Below this, q' k overflows nowhere on its way.
-inline constexpr double kSafeProduct = 0x1p126;
-/// Below this, a term can be added to any finite bias without reaching infinity: half a unit of the last place of f32's
-/// largest number is 2^103.
-inline constexpr double kSmallTerm = 0x1p100;
-
-/// Whether q' k and the ALiBi term are surely below a bound between the group and the words of a run. Looks at hidden
-/// keys too: it only decides on the way, which changes no bit.
+/// Whether q' k surely stays within f32, on its way too, between the group and the words of a run. Looks at hidden keys
+/// as well: it only decides how closely to look, which changes no bit.
 template <int kR>
-bool terms_below(double bound, const RowBlock& block, const BlockView<kR>& view, const Run& run) {
+bool products_fit(const RowBlock& block, const BlockView<kR>& view, const Run& run) {
   std::uint32_t bits = 0;
   for (std::int64_t w = block.head.word_of(run.begin); w <= block.head.word_of(run.end - 1); ++w) {
     bits = std::max(bits, block.head.key_magnitude[w]);
@@ -36,10 +30,8 @@ bool terms_below(double bound, const RowBlock& block, const BlockView<kR>& view,
   if (bits >= kInfinityBits) return false;
   const double key = static_cast<double>(std::bit_cast<float>(bits)) * static_cast<double>(block.problem.head_dim);
   for (int r = 0; r < kR; ++r) {
-    const Row& row = block.rows[view.first_row + r];
-    const double reach = std::fabs(static_cast<double>(row.keys.position)) + static_cast<double>(run.end);
-    if (!(key * static_cast<double>(block.query_magnitude[view.first_row + r]) < bound)) return false;
-    if (!(std::fabs(static_cast<double>(row.slope)) * reach < bound)) return false;
+    // The scale's rest, below 2, still meets the product.
+    if (!(key * static_cast<double>(block.query_magnitude[view.first_row + r]) < 0x1p126)) return false;
   }
   return true;
 }
@@ -56,7 +48,8 @@ HWY_INLINE void hide(const std::uint64_t* words, int shift, Accumulators<kR, kW>
   }
 }
 
-/// Logits of kR rows and kW vectors of keys from `key` on, -inf at hidden keys; raises the running maxima.
+/// Logits of kR rows and kW vectors of keys from `key` on. Unless they are raw: -inf at hidden keys, and the running
+/// maxima are raised.
 template <int kR, int kW>
 HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t key, Epilogue epilogue, BlockView<kR>& view) {
   const std::int64_t dims = block.problem.head_dim;
@@ -90,11 +83,15 @@ HWY_INLINE void logits_vectors(const RowBlock& block, std::int64_t key, int vect
 /// Asks memory for what the next group needs of mask and bias at the keys of one panel: a little with each tile, for all
 /// at once stands in the way of what the tile loads itself.
 template <int kR>
-void prefetch_terms(const RowBlock& block, std::int64_t key, const BlockView<kR>& view) {
+void read_ahead(const RowBlock& block, std::int64_t key, const BlockView<kR>& view) {
+  constexpr std::int64_t kLine = 64 / sizeof(float);
+  const std::int64_t panel_end = std::min(align_down(key, kPanel) + kPanel, block.problem.kv_len);
   const std::int64_t end = std::min<std::int64_t>(view.first_row + 2 * kR, block.num_rows);
   for (std::int64_t r = view.first_row + kR; r < end; ++r) {
     const Row& row = block.rows[r];
-    if (block.problem.bias.col == 1) hwy::Prefetch(row.bias + key);
+    if (block.problem.bias.col == 1) {
+      for (std::int64_t j = key; j < panel_end; j += kLine) hwy::Prefetch(row.bias + j);
+    }
     if (row.keys.mask_stride == 1 && key % kWordKeys == 0) hwy::Prefetch(row.keys.mask + key);
   }
 }
@@ -102,12 +99,12 @@ void prefetch_terms(const RowBlock& block, std::int64_t key, const BlockView<kR>
 /// Q K^T of a run. Panels are cut to the vectors that some row sees.
 template <int kR>
 void multiply_keys(const RowBlock& block, const Run& run, BlockView<kR>& view) {
-  const bool has_terms = block.problem.bias || block.problem.mask;
+  const bool reads_ahead = run.epilogue != Epilogue::kRaw && (block.problem.bias || block.problem.mask);
   for (std::int64_t panel = align_down(run.begin, kPanel); panel < run.end; panel += kPanel) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
     const std::int64_t end = std::min(panel + kPanel, run.end);
     const int vectors = static_cast<int>((end - key + kLanes - 1) / kLanes);
-    if (has_terms) prefetch_terms(block, key, view);
+    if (reads_ahead) read_ahead(block, key, view);
     logits_vectors(block, key, vectors, run.epilogue, view);
   }
 }
@@ -152,19 +149,26 @@ void form_logits(RowBlock& block, int r, const Run& run, BlockView<kR>& view) {
   }
 }
 
-/// After tiles that add terms: takes the keys that the bias hides out of the view. Products and ALiBi are small beside
-/// f32 here, so that a logit is -inf where the bias is, and nowhere else.
+/// After tiles that add terms: takes the keys that the bias hides out of the view. A visible logit that is -inf without
+/// it has left f32 on the way; one that is NaN or +inf shows in the sum of the weights.
 template <int kR>
-void drop_hidden(int r, const Run& run, BlockView<kR>& view) {
-  const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
-  if (!(min_of(view.min[r]) == -std::numeric_limits<float>::infinity())) return;
+void drop_hidden(RowBlock& block, int r, const Run& run, BlockView<kR>& view) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  if (min_of(view.min[r]) > -infinity) return;
+  const VF hidden = hn::Set(kF32, -infinity);
+  Row& row = block.rows[view.first_row + r];
   const float* logits = view.logits + r * kLogitStride;
   for (std::int64_t key = align_down(run.begin, kLanes); key < run.end; key += kLanes) {
-    const int word = static_cast<int>((key - view.base) / kWordKeys);
-    const MF lost = hn::Eq(hn::LoadU(kF32, logits + (key - view.base)), hidden);
-    if (hn::AllFalse(kF32, lost)) continue;
-    view.words[word][r] &= ~(bits_from_mask(lost) << (key % kWordKeys));
-    view.all[word] = false;
+    std::uint64_t& word = view.words[(key - view.base) / kWordKeys][r];
+    const int shift = static_cast<int>(key % kWordKeys);
+    const VF logit = hn::LoadU(kF32, logits + (key - view.base));
+    const MF lowest = hn::And(mask_from_bits(word >> shift), hn::Eq(logit, hidden));
+    if (hn::AllFalse(kF32, lowest)) continue;
+    const VF bias = row.bias == nullptr ? hn::Zero(kF32) : load_bias(block, row, key);
+    const MF lost = hn::And(lowest, hn::Eq(bias, hidden));
+    if (!hn::AllFalse(kF32, hn::AndNot(lost, lowest))) row.careful = true;
+    word &= ~(bits_from_mask(lost) << shift);
+    view.all[(key - view.base) / kWordKeys] = false;
   }
 }
 
@@ -180,7 +184,7 @@ void begin_logits(const RowBlock& block, BlockView<kR>& view) {
   const bool in_tiles = block.formula.softcap == 0 && block.max_raw == nullptr;
   for (int i = 0; i < view.num_runs; ++i) {
     Run& run = view.runs[i];
-    run.check = !terms_below(general ? kSmallTerm : kSafeProduct, block, view, run);
+    run.check = !products_fit(block, view, run);
     if (run.check || (general && !in_tiles)) continue;
     run.epilogue = general ? Epilogue::kTerms : Epilogue::kPlain;
   }
@@ -197,7 +201,7 @@ void block_logits(RowBlock& block, BlockView<kR>& view) {
     if (run.epilogue == Epilogue::kPlain) continue;
     for (int r = 0; r < kR; ++r) {
       if (run.epilogue == Epilogue::kTerms) {
-        drop_hidden(r, run, view);
+        drop_hidden(block, r, run, view);
       } else {
         form_logits(block, r, run, view);
       }

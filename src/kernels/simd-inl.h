@@ -40,13 +40,12 @@ inline constexpr int kTileVectors = 4;
 /// Keys of one panel of K, columns of one panel of V: what the register tile takes at a time.
 inline constexpr int kPanel = kTileVectors * kLanes;
 
-/// The larger of a constant and x, and x where x is NaN. x86 takes the second operand then, NEON keeps NaN; only the
-/// scalar target drops it.
+/// The larger of a constant and x, and x where x is NaN. x86 takes the second operand then; others drop NaN.
 HWY_INLINE VF max_or_nan(VF constant, VF x) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::IfThenElse(hn::Lt(x, constant), constant, x);
-#else
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
   return hn::Max(constant, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, constant), constant, x);
 #endif
 }
 

@@ -72,13 +72,13 @@ HWY_INLINE void raise(const Accumulators<kR, kW>& acc, VF* bounds) {
   }
 }
 
-/// bounds[r] = the smaller of bounds[r] and acc[r], lane by lane
+/// bounds[r] = the smaller of bounds[r] and acc[r], lane by lane, NaN left out: x86 takes the second operand then.
 template <int kR, int kW>
 HWY_INLINE void lower(const Accumulators<kR, kW>& acc, VF* bounds) {
   HWY_UNROLL(8)
   for (int r = 0; r < kR; ++r) {
     HWY_UNROLL(8)
-    for (int w = 0; w < kW; ++w) bounds[r] = hn::Min(bounds[r], acc.v[r][w]);
+    for (int w = 0; w < kW; ++w) bounds[r] = hn::Min(acc.v[r][w], bounds[r]);
   }
 }
 

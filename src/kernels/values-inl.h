@@ -37,12 +37,14 @@ HWY_INLINE VI pack_vectors(const RowBlock& block, const float* values, KeyRange 
 /// Columns [first, value_dim) one by one, the last vector filled up with zeros.
 inline VI pack_columns(const RowBlock& block, const float* values, KeyRange keys, std::int64_t first, VI largest) {
   const std::int64_t columns = block.problem.value_dim;
+  if (first == columns) return largest;
   const Operand& v = block.problem.v;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     for (std::int64_t place = first; place < columns; place += kLanes) {
       float lanes[kLanes] = {};
-      for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i)
+      for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i) {
         lanes[i] = values[j * v.row + (place + i) * v.col];
+      }
       const VF x = hn::LoadU(kF32, lanes);
       largest = raise_magnitude(x, largest);
       hn::StoreU(x, kF32, value_at(block, j, place));

@@ -9,10 +9,10 @@ namespace qkv::kernels {
 
 /// Which keys a row sees is asked for 64 keys at a time, at absolute multiples of 64: one word, bit j for key base + j.
 /// Everything that hides a key (causal, window, kv_lens, mask) is decided in this file and nowhere else in the kernels;
-/// -inf in the bias, which takes reading the bias, clears further bits where the bias is added.
+/// -inf in the bias, which takes reading the bias, clears further bits once logits are formed.
 inline constexpr std::int64_t kWordKeys = 64;
 
-/// Keys [begin, end); begin == end where there are none.
+/// Keys [begin, end); begin >= end where there are none.
 struct KeyRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;

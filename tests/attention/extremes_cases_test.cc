@@ -54,6 +54,21 @@ TEST_P(Extremes, AVisibleLogitBeyondTheLastNumberIsNotHidden) {
     EXPECT_EQ(read(a.max_key, {0, 0, 0}), 0);
     EXPECT_EQ(read(a.out, {0, 0, 0, 0}), 1);
   }
+  // One among ordinary keys has no weight, but the same bits by every way.
+  Tensor k = normal({1, 1, 20, 1});
+  Tensor biases({1, 20}, dtype());
+  write(k, {0, 0, 19, 0}, -8e37);
+  write(biases, {0, 19}, lowest());
+  expect_as_reference(q, k, normal({1, 1, 20, 70}), {.scale = 1, .bias = biases.view()});
+}
+
+TEST_P(Extremes, ADistanceBeyondTheLastNumberHidesNoKey) {
+  if (!is_f32()) GTEST_SKIP() << "double has no wider type to go to";
+  const Tensor bias = tensor({1, 2}, {lowest()});
+  const Tensor slopes = tensor({1}, {1e33});
+  const AttentionOptions options{.query_offset = 2, .bias = bias.view(), .alibi_slopes = slopes.view()};
+  const Results a = run(tensor({1, 1, 1, 1}, {0}), normal({1, 1, 2, 1}), tensor({1, 1, 2, 1}, {1, 2}), options);
+  EXPECT_EQ(read(a.out, {0, 0, 0, 0}), 2) << "the nearer key";
 }
 
 TEST_P(Extremes, TheLargestNumberComesBackFromOneKey) {

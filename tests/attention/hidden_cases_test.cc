@@ -36,6 +36,26 @@ TEST_P(HiddenKeys, NonFiniteHiddenKeyOrValueChangesNothing) {
   }
 }
 
+TEST_P(HiddenKeys, WhatTheBiasHidesStaysHiddenBesideNaN) {
+  // Keys 0, 16 and 32 share a lane on every target. Key 16 is hidden by the mask: its bias is nobody's business.
+  const Tensor q = normal({1, 1, 1, 4});
+  const Tensor k = normal({1, 1, 300, 4});
+  Tensor v = normal({1, 1, 300, 70});
+  Tensor mask = tensor_of({1, 300}, Dtype::kBool, {1});
+  Tensor bias({1, 300}, dtype());
+  write(bias, {0, 0}, -kInf);
+  for (const bool masked : {false, true}) {
+    AttentionOptions options{.bias = bias.view()};
+    if (masked) options.mask = mask.view();
+    write(mask, {0, 16}, 0);
+    for (std::int64_t c = 0; c < 70; ++c) write(v, {0, 0, 0, c}, 1);
+    const Results clean = run(q, k, v, options);
+    for (std::int64_t c = 0; c < 70; ++c) write(v, {0, 0, 0, c}, kNaN);
+    if (masked) write(bias, {0, 16}, kNaN);
+    expect_same_bits(run(q, k, v, options), clean);
+  }
+}
+
 TEST_P(HiddenKeys, PoisonFromKey1000OnLeavesEarlierRowsAlone) {
   constexpr std::int64_t kLen = 1024;
   const Tensor q = normal({1, 1, kLen, 8});
