@@ -184,9 +184,7 @@ def _attend(
         batch = max(batch, key.shape[0])
         query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
     out = query.new_empty((batch, q_len, num_heads, value.shape[-1]))
-    result = qkv.attention(
-        query, key, value, mask=mask, bias=bias, query_offset=0, out=out.transpose(1, 2), **options
-    )
+    result = qkv.attention(query, key, value, mask=mask, bias=bias, query_offset=0, out=out.transpose(1, 2), **options)
     return out, result[1] if isinstance(result, tuple) else None
 
 
