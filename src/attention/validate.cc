@@ -2,6 +2,7 @@
 
 #include "attention/arguments.h"
 #include "attention/validate_parts.h"
+#include "base/shape.h"
 
 namespace qkv::attention_detail {
 namespace {
@@ -26,7 +27,8 @@ Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView
 
 template <class Strided, class View>
 Strided strided(const View& view) {
-  if (view.data() == nullptr) return {};  // nothing is there, and an offset to null is undefined
+  if (view.data() == nullptr) return {};                    // nothing is there, and an offset to null is undefined
+  if (has_no_elements(view.shape())) return {view.data()};  // strides may be anything: no offset by them would fit
   const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
   return {view.data(), stride(0), stride(1), stride(2), stride(3)};
 }

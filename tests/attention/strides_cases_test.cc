@@ -328,6 +328,15 @@ TEST_P(Strides, ThreadsAndRepeatsChangeNoBitAtLength33) {
   }
 }
 
+TEST_P(Strides, NoKeysWhoseStridesLeadNowhere) {
+  // Nothing is read by them, so nothing may be worked out with them: 3 heads of 2^62 elements overflow.
+  const Extents nowhere{0, std::int64_t{1} << 62, 8, 1};
+  const Tensor nothing = normal({1, 4, 0, 8});
+  const ConstTensorView keys(nothing.view().data(), dtype(), {1, 4, 0, 8}, nowhere);
+  const Results a = run(normal({1, 4, 3, 8}), keys, keys);
+  for (std::int64_t head = 0; head < 4; ++head) expect_empty_row(a, {0, head, 2});
+}
+
 TEST_P(Strides, ARowAloneIsThatRowAmongNine) {
   const Tensor q = normal({1, 1, 9, 40});
   const Tensor k = normal({1, 1, 100, 40});
