@@ -130,7 +130,8 @@ struct AttentionOutputs {
 /// padding. docs/op/attention.md has the whole contract, docs/op/order.md the order of arithmetic.
 ///
 /// @throws ShapeError, DtypeError, ValueError: naming the argument, what was seen and what was expected.
-/// Accuracy: |error| <= c * eps * (sum of weights times |v|), measured against the double-precision reference.
+/// Accuracy: |error| <= c * eps * (sum of weights times |v|), measured against the double-precision reference. In float32 a
+/// weight below 2^-126 of the largest counts as 0, whatever v it would meet.
 /// Cost: q_len * visible keys * (head_dim + value_dim) multiply-adds a head; memory O(q_len + kv_len): 2 MiB a
 /// thread and the packed keys of the heads in flight. Never q_len x kv_len, unless such an output is asked for.
 /// Source: Vaswani et al. 2017 (arXiv:1706.03762); running softmax by blocks of keys after Dao et al. 2022

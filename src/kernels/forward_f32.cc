@@ -42,6 +42,10 @@ void group_step(RowBlock& block, std::int64_t first_row, std::int64_t base) {
 
 template <int kR>
 void group_finish(RowBlock& block, std::int64_t first_row) {
+  // Rows that saw no key: their result is 0, whatever scratch memory holds.
+  if (block.fresh[first_row]) {
+    std::fill_n(block.chunk.values + first_row * block.value_stride, kR * block.value_stride, 0.0f);
+  }
   float factors[kR];
   for (int r = 0; r < kR; ++r) {
     const std::int64_t row = first_row + r;

@@ -211,6 +211,7 @@ class PlainRow {
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
       out[c * problem_.out.col] = out_value(state, c, result.factor);
     }
+    if (!problem_.weights) return;  // written with the first columns, where there are too many for one call
     for (const SlotIndex::Slot& head_slot : problem_.weight_heads.of(head_)) {
       for (const SlotIndex::Slot& row_slot : problem_.weight_rows.of(row_)) {
         write_weights(problem_.weights.at<T>(batch_, head_slot.place, row_slot.place), state.max, result.factor);

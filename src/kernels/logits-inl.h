@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
-/// Whether q' k surely stays within f32, on its way too, between the group and the words of a run. Looks at hidden keys
-/// as well: it only decides how closely to look, which changes no bit.
+/// Whether q' k, on its way too, and the ALiBi term surely stay within f32 between the group and the words of a run.
+/// Looks at hidden keys as well: it only decides how closely to look, which changes no bit.
 template <int kR>
 bool products_fit(const RowBlock& block, const BlockView<kR>& view, const Run& run) {
   std::uint32_t bits = 0;
@@ -30,8 +30,11 @@ bool products_fit(const RowBlock& block, const BlockView<kR>& view, const Run& r
   if (bits >= kInfinityBits) return false;
   const double key = static_cast<double>(std::bit_cast<float>(bits)) * static_cast<double>(block.problem.head_dim);
   for (int r = 0; r < kR; ++r) {
-    // The scale's rest, below 2, still meets the product.
+    const Row& row = block.rows[view.first_row + r];
+    const double reach = std::fabs(static_cast<double>(row.keys.position)) + static_cast<double>(run.end);
+    // The scale's rest, below 2, still meets the product. A term of ALiBi that overflows makes NaN of a bias of -inf.
     if (!(key * static_cast<double>(block.query_magnitude[view.first_row + r]) < 0x1p126)) return false;
+    if (std::fabs(static_cast<double>(row.slope)) * reach >= 0x1p126) return false;
   }
   return true;
 }

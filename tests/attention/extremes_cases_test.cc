@@ -71,6 +71,19 @@ TEST_P(Extremes, ADistanceBeyondTheLastNumberHidesNoKey) {
   EXPECT_EQ(read(a.out, {0, 0, 0, 0}), 2) << "the nearer key";
 }
 
+TEST_P(Extremes, ADistanceThatOverflowsBesideAHiddenKey) {
+  // Without fused multiply-add, slope * distance is infinite where the bias is -inf: that makes NaN, at a hidden key.
+  const double unit = is_f32() ? 0x1p126 : 1;
+  const Tensor slopes = tensor({1}, {-unit});
+  Tensor bias({1, 8}, dtype());
+  for (std::int64_t j = 0; j < 7; ++j) write(bias, {0, j}, -unit * std::fabs(3.0 - static_cast<double>(j)));
+  write(bias, {0, 7}, -infinity());
+  const AttentionOptions options{.query_offset = 3, .bias = bias.view(), .alibi_slopes = slopes.view()};
+  const Results a = run(tensor({1, 1, 1, 1}, {0}), normal({1, 1, 8, 1}), normal({1, 1, 8, 70}), options);
+  EXPECT_EQ(read(a.weights, {0, 0, 0, 7}), 0);
+  EXPECT_NEAR(read(a.weights, {0, 0, 0, 0}), 1.0 / 7, kFewSteps * epsilon());
+}
+
 TEST_P(Extremes, TheLargestNumberComesBackFromOneKey) {
   for (int i = 0; i < 200; ++i) {
     const Tensor q = normal({1, 1, 2, 5});

@@ -70,6 +70,14 @@ TEST_P(NonFinite, NaNInAQueryRowStaysInItsRow) {
   expect_head_as(a, clean, 0);
 }
 
+TEST_P(NonFinite, NaNInAQueryRowBesideColumnsThatAreComputedInParts) {
+  write(q_, {0, 0, 3, 0}, kNaN);
+  const Results a = run(q_, k_, normal({1, 2, kKeys, 1100}));
+  EXPECT_TRUE(row_is_nan(a.out, {0, 0, 3}));
+  EXPECT_TRUE(row_is_nan(a.weights, {0, 0, 3}));
+  EXPECT_TRUE(row_is_finite(a.out, {0, 0, 4}));
+}
+
 TEST_P(NonFinite, NaNInAQueryRowThatSeesNothingIsNotSeen) {
   write(q_, {0, 0, 8, 0}, kNaN);
   expect_empty_row(run(q_, k_, v_, masked()), {0, 0, 8});
