@@ -180,7 +180,7 @@ def _attend(
         bias = position_bias if bias is None else bias + position_bias
     # A model's mask says all there is to say; one query is the last, and sees every key.
     options["causal"] = options["causal"] and attention_mask is None and q_len > 1
-    if batch != key.shape[0]:  # learned queries come with a batch of 1
+    if not batch == key.shape[0] == value.shape[0]:  # learned queries come with a batch of 1
         batch = max(batch, key.shape[0])
         query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
     out = query.new_empty((batch, q_len, num_heads, value.shape[-1]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -51,8 +52,9 @@ def test_callers_at_once(target: str, rng: np.random.Generator) -> None:
             assert_same_bits(actual, one)
 
 
-def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
-    """Without a switch interval, another Python thread only runs while the call lets it."""
+@contextlib.contextmanager
+def counting_beside() -> Iterator[Callable[[], int]]:
+    """How far another Python thread has counted. Without a switch interval, it only runs while a call lets it."""
     count = 0
     stop = threading.Event()
 
@@ -63,22 +65,27 @@ def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
             time.sleep(0)  # gives the lock back, since nobody will ask for it
 
     interval = sys.getswitchinterval()
-    qkv.set_num_threads(1)
     thread = threading.Thread(target=counter)
     try:
         sys.setswitchinterval(60)
         thread.start()
-        length, elapsed, counted = 256, 0.0, 0
-        while elapsed < 0.05:
-            arrays = inputs(rng, length)
-            before, start = count, time.perf_counter()
-            qkv.attention(*arrays)
-            counted, elapsed = count - before, time.perf_counter() - start
-            length *= 2
+        yield lambda: count
     finally:
         stop.set()
         sys.setswitchinterval(interval)
         thread.join()
+
+
+def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
+    qkv.set_num_threads(1)
+    with counting_beside() as count:
+        length, elapsed, counted = 256, 0.0, 0
+        while elapsed < 0.05:
+            arrays = inputs(rng, length)
+            before, start = count(), time.perf_counter()
+            qkv.attention(*arrays)
+            counted, elapsed = count() - before, time.perf_counter() - start
+            length *= 2
     assert counted > 100
 
 
@@ -87,28 +94,11 @@ def test_interpreter_lock_is_kept_by_a_tiny_call(kv_len: int, kept: bool) -> Non
     q = np.ones((1, 1, 1, 8), np.float32)
     k = np.ones((1, 1, kv_len, 8), np.float32)
     qkv.attention(q, k, k)  # the first call imports, and may hand the lock over
-    count = 0
-    stop = threading.Event()
-
-    def counter() -> None:
-        nonlocal count
-        while not stop.is_set():
-            count += 1
-            time.sleep(0)
-
-    interval = sys.getswitchinterval()
-    thread = threading.Thread(target=counter)
-    try:
-        sys.setswitchinterval(60)
-        thread.start()
-        before = count
+    with counting_beside() as count:
+        before = count()
         for _ in range(1000):
             qkv.attention(q, k, k)
-        counted = count - before
-    finally:
-        stop.set()
-        sys.setswitchinterval(interval)
-        thread.join()
+        counted = count() - before
     assert (counted == 0) is kept
 
 
