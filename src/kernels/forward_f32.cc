@@ -42,8 +42,8 @@ void group_step(RowBlock& block, std::int64_t first_row, std::int64_t base) {
 
 template <int kR>
 void group_finish(RowBlock& block, std::int64_t first_row) {
-  // Rows that saw no key: their result is 0, whatever scratch memory holds.
-  if (block.fresh[first_row]) {
+  // Rows that saw no key: their result is 0, whatever scratch memory holds. Totals of chunks begin at 0.
+  if (block.fresh[first_row] && !block.several_chunks) {
     std::fill_n(block.chunk.values + first_row * block.value_stride, kR * block.value_stride, 0.0f);
   }
   float factors[kR];
