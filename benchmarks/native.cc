@@ -74,19 +74,10 @@ struct Chains {
 };
 
 #define QKV_CHAINS(NAMESPACE, NAME, BIT) \
-  Chains { NAME, BIT, kernels::NAMESPACE::fma_operations, kernels::NAMESPACE::fma_chains }
-
+  Chains{NAME, BIT, kernels::NAMESPACE::fma_operations, kernels::NAMESPACE::fma_chains},
 /// The names are those of qkv::available_targets(); any other is the one that needs no more than the compiler's flags.
 constexpr Chains kBuilt[] = {
-#if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
-    QKV_CHAINS(N_AVX3, "avx512", HWY_AVX3),
-#endif
-#if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
-    QKV_CHAINS(N_AVX2, "avx2", HWY_AVX2),
-#endif
-#if (HWY_TARGETS & HWY_SSE4) && HWY_STATIC_TARGET != HWY_SSE4
-    QKV_CHAINS(N_SSE4, "sse4", HWY_SSE4),
-#endif
+    QKV_TARGETS_ABOVE_BASELINE(QKV_CHAINS)  //
     Chains{"", HWY_STATIC_TARGET, kernels::HWY_STATIC_DISPATCH(fma_operations),
            kernels::HWY_STATIC_DISPATCH(fma_chains)},
 };

@@ -42,7 +42,7 @@ struct Signature {
 
 Signature make_signature() {
   Signature made;
-  for (std::size_t i = 0; i < kNumArguments; ++i) made.names[i] = PyUnicode_InternFromString(kNames[i]);
+  for (std::size_t i = 0; i < kNumArguments; ++i) made.names[i] = interned(kNames[i]);
   made.defaults.fill(Py_None);
   for (const Argument flag : {kCausal, kReturnLse, kReturnWeights, kReturnStats}) made.defaults[flag] = Py_False;
   made.defaults[kSoftcap] = made.defaults[kDropout] = PyFloat_FromDouble(0);

@@ -209,7 +209,7 @@ bool is_masked_array(nb::handle object) {
 bool torch_grad_enabled() { return nb::handle(once(load_torch).is_grad_enabled)().is(nb::handle(Py_True)); }
 
 bool torch_has_tangent(nb::handle tensor) {
-  static PyObject* name = PyUnicode_InternFromString("_current_level");
+  static PyObject* name = interned("_current_level");
   static PyObject* no_level = PyLong_FromLong(-1);  // Python has one object for it
   const Torch& found = once(load_torch);
   // Outside of every level, which is nearly always, no tensor has a tangent and unpack_dual need not be asked.

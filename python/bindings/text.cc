@@ -47,6 +47,12 @@ std::string text_of(nb::handle str, std::size_t most) {
   return cut ? result.append(kDots) : result;
 }
 
+PyObject* interned(const char* text) {
+  PyObject* made = PyUnicode_InternFromString(text);
+  if (made == nullptr) nb::raise_python_error();
+  return made;
+}
+
 std::string full_type_name(nb::handle object) {
   const nb::handle type = object.type();
   const std::string module = attribute_text(type, "__module__");

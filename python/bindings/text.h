@@ -15,6 +15,9 @@ namespace nb = nanobind;
 /// the last three of them dots where it was cut.
 std::string text_of(nb::handle str, std::size_t most = static_cast<std::size_t>(-1));
 
+/// A str for the names of attributes and arguments: made once by the caller, never destroyed.
+PyObject* interned(const char* text);
+
 /// "numpy.ma.MaskedArray", "list": the full name of an object's type, builtins without their module.
 std::string full_type_name(nb::handle object);
 

@@ -11,8 +11,8 @@ namespace qkv::python {
 namespace {
 
 // Method and attribute names as Python strings, made once; they live as long as the process.
-nb::handle interned(PyObject*& slot, const char* text) {
-  if (slot == nullptr) slot = PyUnicode_InternFromString(text);
+nb::handle name_in(PyObject*& slot, const char* text) {
+  if (slot == nullptr) slot = interned(text);
   return slot;
 }
 
@@ -49,7 +49,7 @@ void refuse_lost_tangent(nb::handle tensor, const Parameter& parameter) {
 // A lazily negated or conjugated view shares the memory of what it stands for: the memory alone is not its value.
 void refuse_lazy_view(nb::handle tensor, const Parameter& parameter) {
   static PyObject* is_neg = nullptr;
-  if (method_is_true(tensor, interned(is_neg, "is_neg"))) {
+  if (method_is_true(tensor, name_in(is_neg, "is_neg"))) {
     throw ValueError(
         format_text("{0}: a lazily negated view (is_neg() is true); pass {0}.resolve_neg()", parameter.name));
   }
@@ -66,7 +66,7 @@ void refuse_lazy_view(nb::handle tensor, const Parameter& parameter) {
 
 void refuse_lost_gradient(nb::handle tensor, const char* name) {
   static PyObject* requires_grad = nullptr;
-  if (attribute_is_true(tensor, interned(requires_grad, "requires_grad")) && torch_grad_enabled()) {
+  if (attribute_is_true(tensor, name_in(requires_grad, "requires_grad")) && torch_grad_enabled()) {
     throw ValueError(
         format_text("{0}: requires grad, and its gradient would be lost: qkv has no backward yet; call under "
                     "torch.no_grad() or pass {0}.detach()",

@@ -137,11 +137,6 @@ struct Built {
   ForwardKernelF32 kernel;
 };
 
-#define QKV_KERNEL(NAMESPACE, NAME, BIT)                                         \
-  Built {                                                                        \
-    BIT, { NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows } \
-  }
-
 /// What the compiler's flags promise on any machine that runs this program.
 constexpr std::string_view baseline_name() {
   if (HWY_STATIC_TARGET == HWY_SCALAR || HWY_STATIC_TARGET == HWY_EMU128) return "scalar";
@@ -157,16 +152,10 @@ constexpr std::string_view baseline_name() {
 #endif
 }
 
+#define QKV_KERNEL(NAMESPACE, NAME, BIT) \
+  Built{BIT, {NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows}},
 constexpr Built kBuilt[] = {
-#if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
-    QKV_KERNEL(N_AVX3, "avx512", HWY_AVX3),
-#endif
-#if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
-    QKV_KERNEL(N_AVX2, "avx2", HWY_AVX2),
-#endif
-#if (HWY_TARGETS & HWY_SSE4) && HWY_STATIC_TARGET != HWY_SSE4
-    QKV_KERNEL(N_SSE4, "sse4", HWY_SSE4),
-#endif
+    QKV_TARGETS_ABOVE_BASELINE(QKV_KERNEL)  //
     Built{
         HWY_STATIC_TARGET,
         {baseline_name(), HWY_STATIC_DISPATCH(kLanes), HWY_STATIC_DISPATCH(pack_words), HWY_STATIC_DISPATCH(run_rows)}},

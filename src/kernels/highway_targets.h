@@ -26,4 +26,23 @@
 #define HWY_SSE2 0
 #endif
 
+// QKV_TARGETS_ABOVE_BASELINE(X): X(namespace, name in this library, bit) for each instruction set that is compiled beside
+// the one of the compiler's flags, best first.
+#if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
+#define QKV_IF_AVX512(X) X(N_AVX3, "avx512", HWY_AVX3)
+#else
+#define QKV_IF_AVX512(X)
+#endif
+#if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
+#define QKV_IF_AVX2(X) X(N_AVX2, "avx2", HWY_AVX2)
+#else
+#define QKV_IF_AVX2(X)
+#endif
+#if (HWY_TARGETS & HWY_SSE4) && HWY_STATIC_TARGET != HWY_SSE4
+#define QKV_IF_SSE4(X) X(N_SSE4, "sse4", HWY_SSE4)
+#else
+#define QKV_IF_SSE4(X)
+#endif
+#define QKV_TARGETS_ABOVE_BASELINE(X) QKV_IF_AVX512(X) QKV_IF_AVX2(X) QKV_IF_SSE4(X)
+
 #endif  // QKV_SRC_KERNELS_HIGHWAY_TARGETS_H_

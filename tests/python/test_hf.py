@@ -164,6 +164,13 @@ def test_learned_queries_of_batch_one():
     assert_close(actual, expected)
 
 
+def test_a_value_of_batch_one():
+    q, k, v = operands(batch=3)
+    expected, _ = by_hand(q, k, v[:1].expand(3, -1, -1, -1), scale=0.25)
+    actual, _ = qkv.hf.attention_forward(layer(4, is_causal=False), q, k, v[:1], None)
+    assert_close(actual, expected)
+
+
 def test_nothing_is_copied_on_the_way(monkeypatch):
     q, k, v = operands(value_dim=24)
     seen = {}
