@@ -80,7 +80,7 @@ TensorView Arguments::written(std::string_view name, const TensorView& view, con
 ConstTensorView Arguments::read_per_head(std::string_view name, const ConstTensorView& view, Dtype dtype,
                                          std::int64_t batch, std::int64_t num_heads) {
   const ConstTensorView lifted = read(name, view, {"[num_heads] or [batch, num_heads]", 1, 2});
-  expect_dtype(name, view, dtype);
+  expect_term_dtype(name, view, dtype);
   if (lifted.extent(1) != num_heads || (view.rank() == 2 && lifted.extent(0) != batch)) {
     refuse<ShapeError>(name, "expected [num_heads] = [{}] or [batch, num_heads] = [{}, {}], got {}", num_heads, batch,
                        num_heads, view.shape());
@@ -96,13 +96,18 @@ void Arguments::expect_real(std::string_view name, const ConstTensorView& view) 
   switch (view.dtype()) {
     case Dtype::kFloat32:
     case Dtype::kFloat64:
-      return;
     case Dtype::kFloat16:
     case Dtype::kBFloat16:
-      refuse<DtypeError>(name, "{} is not supported by this version, use float32 or float64", view.dtype());
+      return;
     default:
-      refuse<DtypeError>(name, "expected float32 or float64, got {}", view.dtype());
+      refuse<DtypeError>(name, "expected float32, float64, float16 or bfloat16, got {}", view.dtype());
   }
+}
+
+void Arguments::expect_term_dtype(std::string_view name, const ConstTensorView& view, Dtype dtype) const {
+  if (size_of(dtype) > 2) return expect_dtype(name, view, dtype);
+  if (view.dtype() == dtype || view.dtype() == Dtype::kFloat32) return;
+  refuse<DtypeError>(name, "expected {} or float32, got {}", dtype, view.dtype());
 }
 
 void Arguments::expect_shape(std::string_view name, const ConstTensorView& view, const ConstTensorView& lifted,

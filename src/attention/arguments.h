@@ -41,13 +41,16 @@ class Arguments {
   TensorView written(std::string_view name, const TensorView& view, const Axes& axes);
 
   void expect_dtype(std::string_view name, const ConstTensorView& view, Dtype expected) const;
-  /// float32 or float64; what this version lacks and what is no number at all are told apart.
+  /// float32, float64, float16 or bfloat16.
   void expect_real(std::string_view name, const ConstTensorView& view) const;
+  /// The dtype of q (out, parts), or float32 beside 16 bits: what terms of the logits may have.
+  void expect_term_dtype(std::string_view name, const ConstTensorView& view, Dtype dtype) const;
   /// `lifted` is what read() or written() returned for `view`.
   void expect_shape(std::string_view name, const ConstTensorView& view, const ConstTensorView& lifted,
                     const Extents& expected, std::string_view axes) const;
 
-  /// A number a head: sinks or alibi_slopes, [num_heads] or [batch, num_heads]. @return the view with two axes.
+  /// A number a head: sinks or alibi_slopes, [num_heads] or [batch, num_heads], a term of logits beside `dtype`.
+  /// @return the view with two axes.
   ConstTensorView read_per_head(std::string_view name, const ConstTensorView& view, Dtype dtype, std::int64_t batch,
                                 std::int64_t num_heads);
 

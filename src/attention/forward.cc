@@ -67,7 +67,6 @@ NextHead next_head_at(const ForwardProblem& problem, std::int64_t index) {
   return {problem, batch, kv_head, packed_range(problem, batch)};
 }
 
-template <class T>
 void forward_plain(const ForwardProblem& problem, int threads) {
   const std::int64_t blocks = (problem.q_len + kPlainRows - 1) / kPlainRows;
   const auto compute = [&](std::size_t item) {
@@ -76,8 +75,8 @@ void forward_plain(const ForwardProblem& problem, int threads) {
     const std::int64_t batch = index / blocks / problem.num_heads;
     const std::int64_t begin = index % blocks * kPlainRows;
     const std::int64_t end = std::min(begin + kPlainRows, problem.q_len);
-    kernels::plain_rows<T>(problem, batch, head, begin, end);
-    if (problem.logits) kernels::plain_logits<T>(problem, batch, head, begin, end);
+    kernels::plain_rows(problem, batch, head, begin, end);
+    if (problem.logits) kernels::plain_logits(problem, batch, head, begin, end);
   };
   const auto items = static_cast<std::size_t>(problem.batch * problem.num_heads * blocks);
   if (threads > 1) return parallel_for(items, compute);
@@ -157,8 +156,8 @@ void forward_f32(const ForwardProblem& problem, const ForwardKernelF32& kernel, 
 ForwardProblem value_columns(const ForwardProblem& problem, std::int64_t column) {
   ForwardProblem part = problem;
   part.value_dim = std::min(kernels::kMostValueColumns, problem.value_dim - column);
-  part.v.data = problem.v.at<float>(0, 0, 0, column);
-  part.out.data = problem.out.at<float>(0, 0, 0, column);
+  part.v.data = problem.v.address(0, 0, 0, column);
+  part.out.data = problem.out.address(0, 0, 0, column);
   if (column > 0) {
     for (Result* output : {&part.lse, &part.weights, &part.logits, &part.max_raw, &part.max_logit, &part.max_key,
                            &part.max_weight, &part.entropy, &part.key_weight}) {
@@ -179,8 +178,8 @@ const ForwardKernelF32& kernel_named(std::string_view target) {
 void forward(const ForwardProblem& problem, std::string_view target) {
   const int threads = useful_threads(problem);
   if (problem.batch == 0 || problem.q_len == 0) return;
-  if (problem.dtype == Dtype::kFloat64) return forward_plain<double>(problem, threads);
-  if (!kernels::Formula::representable(problem)) return forward_plain<float>(problem, threads);
+  if (problem.dtype == Dtype::kFloat64) return forward_plain(problem, threads);
+  if (!kernels::Formula::representable(problem)) return forward_plain(problem, threads);
   const ForwardKernelF32& kernel = kernel_named(target);
   if (problem.value_dim <= kernels::kMostValueColumns) return forward_f32(problem, kernel, threads);
   for (std::int64_t column = 0; column < problem.value_dim; column += kernels::kMostValueColumns) {

@@ -2,18 +2,23 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "attention/arguments.h"
+#include "attention/validate_parts.h"
 
 namespace qkv {
 namespace {
 
 using attention_detail::Arguments;
+using attention_detail::operand_of;
 
 constexpr double kEmpty = -std::numeric_limits<double>::infinity();
 constexpr attention_detail::Axes kOutAxes{"[batch, num_heads, q_len, value_dim]", 1, 4};
 constexpr attention_detail::Axes kLseAxes{"[batch, num_heads, q_len]", 1, 3};
+
+Dtype lse_dtype(Dtype out) { return out == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
 
 struct Part {
   ConstTensorView out;
@@ -41,7 +46,7 @@ Part check_part(Arguments& arguments, const PartialAttention& part, const Partia
     arguments.refuse<ShapeError>(name + ".out", "expected {} as in parts[0], got {}", first.out.shape(),
                                  part.out.shape());
   }
-  arguments.expect_dtype(name + ".lse", part.lse, part.out.dtype());
+  arguments.expect_dtype(name + ".lse", part.lse, lse_dtype(part.out.dtype()));
   const Extents& shape = lifted.out.shape();
   arguments.expect_shape(name + ".lse", part.lse, lifted.lse, {shape[0], shape[1], shape[2]}, kLseAxes.names);
   return lifted;
@@ -61,7 +66,7 @@ Merge check(std::span<const PartialAttention> parts, const TensorView& out, cons
   arguments.expect_shape("out", out, merge.out, model.shape(), kOutAxes.names);
   if (lse) {
     merge.lse = arguments.written("lse", *lse, kLseAxes);
-    arguments.expect_dtype("lse", *lse, model.dtype());
+    arguments.expect_dtype("lse", *lse, lse_dtype(model.dtype()));
     arguments.expect_shape("lse", *lse, *merge.lse, merge.parts[0].lse.shape(), kLseAxes.names);
   }
   if (sinks) merge.sinks = arguments.read_per_head("sinks", *sinks, model.dtype(), model.extent(0), model.extent(1));
@@ -83,13 +88,16 @@ double log_add(double a, double b) {
   return larger + std::log(std::exp(a - larger) + std::exp(b - larger));
 }
 
+template <class T>
+using Lse = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
 /// One row, in double and left to right; `sum` is scratch for the value_dim numbers.
 template <class T>
 void merge_row(const Merge& merge, std::int64_t b, std::int64_t h, std::int64_t i, std::vector<double>& sum) {
   double lse = kEmpty;
   std::fill(sum.begin(), sum.end(), 0.0);
   for (const Part& part : merge.parts) {
-    const double part_lse = static_cast<double>(*at<T>(part.lse, b, h, i));
+    const double part_lse = static_cast<double>(*at<Lse<T>>(part.lse, b, h, i));
     if (part_lse == kEmpty) continue;  // an empty part has no say, whatever its out holds
     const double joined = log_add(lse, part_lse);
     const double keep = lse == kEmpty ? 0 : std::exp(lse - joined);
@@ -102,7 +110,7 @@ void merge_row(const Merge& merge, std::int64_t b, std::int64_t h, std::int64_t 
     lse = joined;
   }
   if (merge.sinks) {
-    const double joined = log_add(lse, static_cast<double>(*at<T>(*merge.sinks, b, h)));
+    const double joined = log_add(lse, operand_of(*merge.sinks).number(b, h));
     if (lse != kEmpty) {
       const double keep = std::exp(lse - joined);
       for (double& value : sum) value *= keep;
@@ -114,7 +122,7 @@ void merge_row(const Merge& merge, std::int64_t b, std::int64_t h, std::int64_t 
     *out = static_cast<T>(value);
     out += merge.out.stride(3);
   }
-  if (merge.lse) *at<T>(*merge.lse, b, h, i) = static_cast<T>(lse);
+  if (merge.lse) *at<Lse<T>>(*merge.lse, b, h, i) = static_cast<Lse<T>>(lse);
 }
 
 template <class T>
@@ -132,8 +140,7 @@ void merge_all(const Merge& merge) {
 void merge_states(std::span<const PartialAttention> parts, TensorView out, std::optional<TensorView> lse,
                   std::optional<ConstTensorView> sinks) {
   const Merge merge = check(parts, out, lse, sinks);
-  if (merge.out.dtype() == Dtype::kFloat64) return merge_all<double>(merge);
-  merge_all<float>(merge);
+  kernels::visit_real(merge.out.dtype(), [&]<class T>(T) { merge_all<T>(merge); });
 }
 
 }  // namespace qkv

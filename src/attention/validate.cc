@@ -27,10 +27,10 @@ Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView
 
 template <class Strided, class View>
 Strided strided(const View& view) {
-  if (view.data() == nullptr) return {};                    // nothing is there, and an offset to null is undefined
-  if (has_no_elements(view.shape())) return {view.data()};  // strides may be anything: no offset by them would fit
+  // Nothing is there, and an offset to null is undefined; strides may be anything, and no offset by them would fit.
+  if (view.data() == nullptr || has_no_elements(view.shape())) return {view.data(), view.dtype()};
   const auto stride = [&view](int axis) { return axis < view.rank() ? view.stride(axis) : 0; };
-  return {view.data(), stride(0), stride(1), stride(2), stride(3)};
+  return {view.data(), view.dtype(), stride(0), stride(1), stride(2), stride(3)};
 }
 
 /// `tensor` and `model` agree in an axis.
@@ -42,10 +42,18 @@ void expect_same(const Arguments& arguments, const Tensor4& tensor, const Tensor
                                tensor.given.shape());
 }
 
-void expect_same_dtype(const Arguments& arguments, const Tensor4& tensor, const Tensor4& model) {
-  if (tensor.given.dtype() == model.given.dtype()) return;
-  arguments.refuse<DtypeError>(tensor.name, "expected {} as in {}, got {}", model.given.dtype(), model.name,
-                               tensor.given.dtype());
+/// k and v: q's dtype, or 16 bits beside a q of at most 32.
+void expect_storage(const Arguments& arguments, const Tensor4& tensor, Dtype q_dtype) {
+  const Dtype dtype = tensor.given.dtype();
+  if (dtype == q_dtype) return;
+  if (q_dtype == Dtype::kFloat64) {
+    arguments.refuse<DtypeError>(tensor.name, "expected float64 as in q, got {}", dtype);
+  }
+  if (dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16) return;
+  const std::string_view own = q_dtype == Dtype::kFloat32 ? "float32, " : "";
+  const std::string_view advice = dtype == Dtype::kInt8 ? "; int8 keys and values live in a cache" : "";
+  arguments.refuse<DtypeError>(tensor.name, "expected {}float16 or bfloat16 beside a q of {}, got {}{}", own, q_dtype,
+                               dtype, advice);
 }
 
 void resolve_q(const Arguments& arguments, const Tensor4& q, ForwardProblem& problem) {
@@ -61,7 +69,7 @@ void resolve_q(const Arguments& arguments, const Tensor4& q, ForwardProblem& pro
 }
 
 void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, ForwardProblem& problem) {
-  expect_same_dtype(arguments, k, q);
+  expect_storage(arguments, k, q.given.dtype());
   expect_same(arguments, k, q, 0, "batch");
   expect_same(arguments, k, q, 3, "head_dim");
   problem.num_kv_heads = k.view.extent(1);
@@ -75,7 +83,7 @@ void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, F
 }
 
 void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, ForwardProblem& problem) {
-  expect_same_dtype(arguments, v, k);
+  expect_storage(arguments, v, problem.dtype);
   expect_same(arguments, v, k, 0, "batch");
   expect_same(arguments, v, k, 1, "num_kv_heads");
   expect_same(arguments, v, k, 2, "kv_len");
@@ -127,7 +135,9 @@ kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView
   resolve_v(arguments, v4, k4, problem);
 
   const TensorView out4 = arguments.written("out", out, kOutAxes);
-  expect_same_dtype(arguments, {"out", out, out4}, q4);
+  if (out.dtype() != problem.dtype) {
+    arguments.refuse<DtypeError>("out", "expected {} as in q, got {}", problem.dtype, out.dtype());
+  }
   arguments.expect_shape("out", out, out4, {problem.batch, problem.num_heads, problem.q_len, problem.value_dim},
                          kOutAxes.names);
   problem.out = result_of(out4);

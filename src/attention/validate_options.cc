@@ -134,7 +134,7 @@ void resolve_options(const AttentionOptions& options, Arguments& arguments, Forw
   problem.window_right = window_side(options.window.right, "right", arguments);
   if (options.mask) resolve_mask(*options.mask, arguments, problem);
   if (options.bias) {
-    arguments.expect_dtype("bias", *options.bias, problem.dtype);
+    arguments.expect_term_dtype("bias", *options.bias, problem.dtype);
     problem.bias = read_broadcast("bias", *options.bias, arguments, problem);
   }
   if (options.sinks) problem.sinks = read_per_head("sinks", *options.sinks, arguments, problem);

@@ -55,8 +55,9 @@ void resolve_weights(const Weights& weights, Arguments& arguments, ForwardProble
   problem.weight_rows = kernels::SlotIndex(rows);
   const Extents expected{problem.batch, static_cast<std::int64_t>(heads.size()), static_cast<std::int64_t>(rows.size()),
                          problem.kv_len};
-  problem.weights = write_per_key("weights.out", weights.out, expected,
-                                  {"[batch, number of heads, number of rows, kv_len]", 1, 4}, arguments, problem.dtype);
+  problem.weights =
+      write_per_key("weights.out", weights.out, expected, {"[batch, number of heads, number of rows, kv_len]", 1, 4},
+                    arguments, problem.stats_dtype());
 }
 
 void resolve_logits(const Logits& logits, Arguments& arguments, ForwardProblem& problem) {
@@ -67,19 +68,19 @@ void resolve_logits(const Logits& logits, Arguments& arguments, ForwardProblem& 
   problem.logits_stage = logits.stage;
   problem.logits =
       write_per_key("logits.out", logits.out, {problem.batch, problem.num_heads, problem.q_len, problem.kv_len},
-                    {"[batch, num_heads, q_len, kv_len]", 1, 4}, arguments, problem.dtype);
+                    {"[batch, num_heads, q_len, kv_len]", 1, 4}, arguments, problem.stats_dtype());
 }
 
 void resolve_stats(const Stats& stats, Arguments& arguments, ForwardProblem& problem) {
   const auto write = [&](std::string_view name, const std::optional<TensorView>& given, Dtype dtype) {
     return write_per_row(name, given, dtype, arguments, problem);
   };
-  problem.max_raw = write("stats.max_raw", stats.max_raw, problem.dtype);
-  problem.max_logit = write("stats.max_logit", stats.max_logit, problem.dtype);
+  problem.max_raw = write("stats.max_raw", stats.max_raw, problem.stats_dtype());
+  problem.max_logit = write("stats.max_logit", stats.max_logit, problem.stats_dtype());
   problem.max_key = write("stats.max_key", stats.max_key, Dtype::kInt64);
-  problem.max_weight = write("stats.max_weight", stats.max_weight, problem.dtype);
-  problem.entropy = write("stats.entropy", stats.entropy, problem.dtype);
-  problem.key_weight = write("stats.key_weight", stats.key_weight, problem.dtype);
+  problem.max_weight = write("stats.max_weight", stats.max_weight, problem.stats_dtype());
+  problem.entropy = write("stats.entropy", stats.entropy, problem.stats_dtype());
+  problem.key_weight = write("stats.key_weight", stats.key_weight, problem.stats_dtype());
   check_indices("stats.keys", stats.keys, "kv_len", problem.kv_len, arguments);
   problem.stats_keys = stats.keys;
   std::sort(problem.stats_keys.begin(), problem.stats_keys.end());
@@ -92,7 +93,7 @@ void resolve_stats(const Stats& stats, Arguments& arguments, ForwardProblem& pro
 }  // namespace
 
 void resolve_outputs(const AttentionOutputs& outputs, Arguments& arguments, ForwardProblem& problem) {
-  problem.lse = write_per_row("lse", outputs.lse, problem.dtype, arguments, problem);
+  problem.lse = write_per_row("lse", outputs.lse, problem.stats_dtype(), arguments, problem);
   if (outputs.weights) resolve_weights(*outputs.weights, arguments, problem);
   if (outputs.logits) resolve_logits(*outputs.logits, arguments, problem);
   if (outputs.stats) resolve_stats(*outputs.stats, arguments, problem);

@@ -53,7 +53,7 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
     current.careful = softmax_left_f32(block, row);
     if (current.careful) {
       factors[r] = 0;
-      plain_rows<float>(block.problem, block.head.batch, current.head, current.index, current.index + 1);
+      plain_rows(block.problem, block.head.batch, current.head, current.index, current.index + 1);
       continue;
     }
     factors[r] = finish_row(block, row);
@@ -83,6 +83,7 @@ void for_each_group(std::int64_t num_rows, const Visit& visit) {
 void clear_state(const RowBlock& block, const SoftmaxState& state) {
   std::fill_n(state.max, block.num_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, block.num_rows, 0.0f);
+  if (state.divisor != nullptr) std::fill_n(state.divisor, block.num_rows, 0.0f);
   if (state.entropy == nullptr) return;
   std::fill_n(state.entropy, block.num_rows, 0.0f);
   std::fill_n(state.chosen, block.num_rows, 0.0f);

@@ -27,7 +27,6 @@ struct State {
   std::vector<double> values;
 };
 
-template <class T>
 class PlainRow {
  public:
   PlainRow(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row)
@@ -38,18 +37,14 @@ class PlainRow {
         kv_head_(head / problem.group_size()),
         keys_(row_keys(problem, batch, head, row)),
         query_(static_cast<std::size_t>(problem.head_dim)) {
-    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-      query_[static_cast<std::size_t>(d)] = static_cast<double>(*problem.q.at<T>(batch, head, row, d));
-    }
-    if (problem.alibi_slopes) slope_ = static_cast<double>(*problem.alibi_slopes.at<T>(batch, head));
+    read_numbers(problem.q.address(batch, head, row), problem.q.dtype, problem.q.col, problem.head_dim, query_.data());
+    if (problem.alibi_slopes) slope_ = problem.alibi_slopes.number(batch, head);
   }
 
   double logit(LogitsStage stage, std::int64_t key) const {
-    const T* k = problem_.k.at<T>(batch_, kv_head_, key);
+    const double* k = numbers_of(problem_.k, key, problem_.head_dim);
     double product = 0;
-    for (std::int64_t d = 0; d < problem_.head_dim; ++d) {
-      product += query_[static_cast<std::size_t>(d)] * static_cast<double>(k[d * problem_.k.col]);
-    }
+    for (std::int64_t d = 0; d < problem_.head_dim; ++d) product += query_[static_cast<std::size_t>(d)] * k[d];
     double x = problem_.scale * product;
     if (stage == LogitsStage::kScaled) return x;
     if (problem_.softcap > 0) x = problem_.softcap * std::tanh(x / problem_.softcap);
@@ -71,15 +66,22 @@ class PlainRow {
   /// Writes those columns of out that are not finite, nothing else.
   void repair_out() {
     const State state = softmax();
-    const double factor = result_of(state).factor;
-    T* out = problem_.out.at<T>(batch_, head_, row_);
+    const double factor = result_of(state).value_factor;
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
-      T& value = out[c * problem_.out.col];
-      if (!std::isfinite(value)) value = out_value(state, c, factor);
+      if (!std::isfinite(problem_.out.number(batch_, head_, row_, c))) put_out(state, c, factor);
     }
   }
 
  private:
+  /// A row of k or v: in place where it lies as doubles side by side, else in memory that the next one takes.
+  const double* numbers_of(const Operand& operand, std::int64_t key, std::int64_t count) const {
+    const void* from = operand.address(batch_, kv_head_, key);
+    if (operand.dtype == Dtype::kFloat64 && operand.col == 1) return static_cast<const double*>(from);
+    numbers_.resize(static_cast<std::size_t>(count));
+    read_numbers(from, operand.dtype, operand.col, count, numbers_.data());
+    return numbers_.data();
+  }
+
   State softmax() {
     State total = empty_state();
     const KeyRange range = keys_.range;
@@ -94,7 +96,7 @@ class PlainRow {
     return total;
   }
 
-  double bias(std::int64_t key) const { return static_cast<double>(*problem_.bias.at<T>(batch_, head_, row_, key)); }
+  double bias(std::int64_t key) const { return problem_.bias.number(batch_, head_, row_, key); }
 
   State empty_state() const {
     State state;
@@ -147,14 +149,9 @@ class PlainRow {
     state.sum += weight;
     if (weight > 0) state.entropy += weight * exponent;
     if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
-    const T* v = problem_.v.at<T>(batch_, kv_head_, key);
+    const double* v = numbers_of(problem_.v, key, problem_.value_dim);
     double* values = state.values.data();
-    const std::int64_t stride = problem_.v.col;
-    if (stride == 1) {  // vectorises
-      for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * static_cast<double>(v[c]);
-    } else {
-      for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * static_cast<double>(v[c * stride]);
-    }
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * v[c];
   }
 
   static void merge(const State& chunk, State& total) {
@@ -187,46 +184,43 @@ class PlainRow {
     RowResult result{problem_, batch_, head_, row_};
     result.seen = any_seen_;
     result.max = state.max;
-    result.sum = state.sum;
+    result.sum = result.divisor = state.sum;  // in double nothing is rounded before the end
     result.max_raw = max_raw_;
     result.max_logit = max_logit_;
     result.max_exponent = max_logit_ == -kInfinity ? -kInfinity : max_logit_ - state.max;
     result.max_key = max_key_;
     result.entropy = state.entropy;
     result.chosen = state.chosen;
-    result.close<T>();
+    result.close();
     return result;
   }
 
-  T out_value(const State& state, std::int64_t column, double factor) const {
+  void put_out(const State& state, std::int64_t column, double factor) const {
     // An empty row is 0 whatever the factor: a sink of +inf makes it NaN.
     const double value = any_seen_ ? state.values[static_cast<std::size_t>(column)] * factor : 0.0;
-    return static_cast<T>(value + 0.0);
+    problem_.out.put(value + 0.0, batch_, head_, row_, column);
   }
 
   void write(const State& state) const {
     const RowResult result = result_of(state);
-    result.write<T>();
-    T* out = problem_.out.at<T>(batch_, head_, row_);
-    for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
-      out[c * problem_.out.col] = out_value(state, c, result.factor);
-    }
+    result.write();
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) put_out(state, c, result.value_factor);
     if (!problem_.weights) return;  // written with the first columns, where there are too many for one call
     for (const SlotIndex::Slot& head_slot : problem_.weight_heads.of(head_)) {
       for (const SlotIndex::Slot& row_slot : problem_.weight_rows.of(row_)) {
-        write_weights(problem_.weights.at<T>(batch_, head_slot.place, row_slot.place), state.max, result.factor);
+        write_weights(head_slot.place, row_slot.place, state.max, result.factor);
       }
     }
   }
 
-  void write_weights(T* to, double max, double factor) const {
+  void write_weights(std::int64_t head_place, std::int64_t row_place, double max, double factor) const {
     for (std::int64_t key = 0; key < problem_.kv_len; ++key) {
       double weight = 0;
       if (visible(key)) {
         const double x = logit(LogitsStage::kMasked, key);
         weight = (x == -kInfinity ? 0.0 : std::exp(x - max)) * factor;
       }
-      to[key * problem_.weights.col] = static_cast<T>(weight);
+      problem_.weights.put(weight, batch_, head_place, row_place, key);
     }
   }
 
@@ -237,6 +231,7 @@ class PlainRow {
   const std::int64_t kv_head_;
   const RowKeys keys_;
   std::vector<double> query_;
+  mutable std::vector<double> numbers_;
   double slope_ = 0;
   std::vector<std::int64_t> seen_;
   std::vector<double> logits_;
@@ -248,48 +243,36 @@ class PlainRow {
 
 }  // namespace
 
-template <class T>
 void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
                 std::int64_t row_end) {
-  for (std::int64_t row = row_begin; row < row_end; ++row) PlainRow<T>(problem, batch, head, row).run();
+  for (std::int64_t row = row_begin; row < row_end; ++row) PlainRow(problem, batch, head, row).run();
 }
 
-template <class T>
 void plain_repair_out(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
-  PlainRow<T>(problem, batch, head, row).repair_out();
+  PlainRow(problem, batch, head, row).repair_out();
 }
 
-template <class T>
 void plain_repair_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
   const LogitsStage stage = problem.logits_stage;
-  T* logits = problem.logits.at<T>(batch, head, row);
-  std::optional<PlainRow<T>> plain;  // few rows need one
+  std::optional<PlainRow> plain;  // few rows need one
   for (std::int64_t key = 0; key < problem.kv_len; ++key) {
-    T& logit = logits[key * problem.logits.col];
-    if (std::isfinite(logit)) continue;
+    if (std::isfinite(problem.logits.number(batch, head, row, key))) continue;
     if (!plain) plain.emplace(problem, batch, head, row);
-    if (stage != LogitsStage::kMasked || plain->visible(key)) logit = static_cast<T>(plain->logit(stage, key));
+    if (stage == LogitsStage::kMasked && !plain->visible(key)) continue;
+    problem.logits.put(plain->logit(stage, key), batch, head, row, key);
   }
 }
 
-template <class T>
 void plain_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
                   std::int64_t row_end) {
   for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const PlainRow<T> plain(problem, batch, head, row);
-    T* to = problem.logits.at<T>(batch, head, row);
+    const PlainRow plain(problem, batch, head, row);
     for (std::int64_t key = 0; key < problem.kv_len; ++key) {
       const bool hidden = problem.logits_stage == LogitsStage::kMasked && !plain.visible(key);
-      to[key * problem.logits.col] = static_cast<T>(hidden ? -kInfinity : plain.logit(problem.logits_stage, key));
+      const double logit = hidden ? -kInfinity : plain.logit(problem.logits_stage, key);
+      problem.logits.put(logit, batch, head, row, key);
     }
   }
 }
-
-template void plain_rows<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
-template void plain_rows<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
-template void plain_repair_out<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t);
-template void plain_repair_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t);
-template void plain_logits<float>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
-template void plain_logits<double>(const ForwardProblem&, std::int64_t, std::int64_t, std::int64_t, std::int64_t);
 
 }  // namespace qkv::kernels

@@ -11,20 +11,16 @@ namespace qkv::kernels {
 /// attention whose numbers leave the range of f32 on the way to a result that does not. Portable C++, no SIMD; blocks
 /// and chunks of keys as in key_order.h. Writes out and whatever else is asked for of query rows
 /// [row_begin, row_end) of one head, logits at a stage apart.
-template <class T>
 void plain_rows(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
                 std::int64_t row_end);
 
 /// Forms those columns of a row's out again, in double, that are not finite.
-template <class T>
 void plain_repair_out(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row);
 
 /// Forms those of a row's problem.logits again, in double, that are not finite though no option hides their key.
-template <class T>
 void plain_repair_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row);
 
 /// Writes problem.logits for query rows [row_begin, row_end) of one head.
-template <class T>
 void plain_logits(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row_begin,
                   std::int64_t row_end);
 

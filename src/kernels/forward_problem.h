@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/element.h"
 #include "kernels/slot_index.h"
 #include "qkv/attention.h"
 #include "qkv/dtype.h"
@@ -19,6 +20,7 @@ struct Strided {
   using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
 
   Byte* data = nullptr;  ///< null = not given, or not asked for
+  Dtype dtype = Dtype::kFloat32;
   std::int64_t batch = 0;
   std::int64_t head = 0;
   std::int64_t row = 0;
@@ -28,6 +30,19 @@ struct Strided {
   template <class T>
   Element<T>* at(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
     return static_cast<Element<T>*>(data) + b * batch + h * head + r * row + c * col;
+  }
+  /// Where an element lies, whatever its type.
+  Byte* address(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
+    using Char = Element<char>;
+    const auto item = static_cast<std::int64_t>(size_of(dtype));
+    return static_cast<Char*>(data) + (b * batch + h * head + r * row + c * col) * item;
+  }
+  /// An element as a number, and a number as an element.
+  double number(std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
+    return number_at(address(b, h, r, c), dtype);
+  }
+  void put(double value, std::int64_t b, std::int64_t h, std::int64_t r = 0, std::int64_t c = 0) const noexcept {
+    put_number(value, address(b, h, r, c), dtype);
   }
 };
 using Operand = Strided<const void>;  ///< what a call reads
@@ -43,7 +58,7 @@ struct ForwardProblem {
   /// Of head_dim and value_dim, so that sizes of a block of rows are computed without overflow.
   static constexpr std::int64_t kMostColumns = std::int64_t{1} << 40;
 
-  Dtype dtype = Dtype::kFloat32;  ///< of q, k, v, out, bias, sinks and slopes
+  Dtype dtype = Dtype::kFloat32;  ///< of q and out; float64: of every number of the call
   std::int64_t batch = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
@@ -87,6 +102,12 @@ struct ForwardProblem {
   std::int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
   /// Query rows that share a kv head.
   std::int64_t rows_of_head() const noexcept { return group_size() * q_len; }
+  /// Of lse, weights, logits and statistics.
+  Dtype stats_dtype() const noexcept { return dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
+  /// Whether weights are rounded to bfloat16 before they meet V: as everything is that they come from and go to.
+  bool rounds_weights() const noexcept {
+    return dtype == Dtype::kBFloat16 && k.dtype == Dtype::kBFloat16 && v.dtype == Dtype::kBFloat16;
+  }
   bool wants_stats() const noexcept { return max_raw || max_logit || max_key || max_weight || entropy || key_weight; }
   /// Whether a logit is more than scale * q k: then it takes the general formula.
   bool has_logit_terms() const noexcept { return softcap > 0 || bias || alibi_slopes; }

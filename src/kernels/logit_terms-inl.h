@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kernels/row_block.h"
+#include "kernels/storage-inl.h"
 #include "kernels/tile-inl.h"
 // After highway_targets.h, which says what is built.
 #include "hwy/contrib/math/math-inl.h"
@@ -25,15 +26,21 @@ HWY_INLINE VF cap(VF x, float softcap) {
   return hn::IfThenElse(hn::Eq(x, x), capped, x);
 }
 
-/// Bias of the vector of keys from `key` on, 0 beyond the last.
-HWY_INLINE VF load_bias(const RowBlock& block, const Row& row, std::int64_t key) {
+template <class T>
+HWY_INLINE VF load_bias_of(const RowBlock& block, const T* bias, std::int64_t key) {
   const std::int64_t stride = block.problem.bias.col;
   const std::int64_t end = block.problem.kv_len;
-  if (stride == 0) return hn::Set(kF32, *row.bias);
-  if (stride == 1 && key + kLanes <= end) return hn::LoadU(kF32, row.bias + key);
+  if (stride == 0) return hn::Set(kF32, static_cast<float>(*bias));
+  if (stride == 1 && key + kLanes <= end) return load(bias + key);
   float staged[kLanes] = {};
-  for (int i = 0; i < kLanes && key + i < end; ++i) staged[i] = row.bias[(key + i) * stride];
-  return hn::LoadU(kF32, staged);
+  for (int i = 0; i < kLanes && key + i < end; ++i) staged[i] = static_cast<float>(bias[(key + i) * stride]);
+  return load(staged);
+}
+
+/// Bias of the vector of keys from `key` on, 0 beyond the last.
+HWY_INLINE VF load_bias(const RowBlock& block, const Row& row, std::int64_t key) {
+  return visit_storage(block.problem.bias.dtype,
+                       [&]<class T>(T) HWY_ATTR { return load_bias_of(block, static_cast<const T*>(row.bias), key); });
 }
 
 /// |p - j| for the keys j from `key` on. Exact to 2^24; beyond, rounded like any other operand.
@@ -66,7 +73,8 @@ template <int kR, int kW>
 HWY_INLINE void add_terms(const RowBlock& block, const Row* rows, std::int64_t key, Accumulators<kR, kW>& acc) {
   const ForwardProblem& problem = block.problem;
   const VF residual = hn::Set(kF32, block.formula.residual);
-  const bool whole = problem.bias.col == 1 && key + kW * kLanes <= problem.kv_len;
+  const bool whole =
+      problem.bias.col == 1 && problem.bias.dtype == Dtype::kFloat32 && key + kW * kLanes <= problem.kv_len;
   HWY_UNROLL(8)
   for (int r = 0; r < kR; ++r) {
     HWY_UNROLL(8)
@@ -74,7 +82,7 @@ HWY_INLINE void add_terms(const RowBlock& block, const Row* rows, std::int64_t k
       VF x = hn::Mul(residual, acc.v[r][w]);
       const std::int64_t first = key + w * kLanes;
       if (whole) {
-        x = hn::Add(x, hn::LoadU(kF32, rows[r].bias + first));
+        x = hn::Add(x, load(static_cast<const float*>(rows[r].bias) + first));
       } else if (rows[r].bias != nullptr) {
         x = hn::Add(x, load_bias(block, rows[r], first));
       }

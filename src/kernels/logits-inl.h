@@ -87,13 +87,15 @@ HWY_INLINE void logits_vectors(const RowBlock& block, std::int64_t key, int vect
 /// at once stands in the way of what the tile loads itself.
 template <int kR>
 void read_ahead(const RowBlock& block, std::int64_t key, const BlockView<kR>& view) {
-  constexpr std::int64_t kLine = 64 / sizeof(float);
+  const Operand& bias = block.problem.bias;
+  const auto item = static_cast<std::int64_t>(size_of(bias.dtype));
   const std::int64_t panel_end = std::min(align_down(key, kPanel) + kPanel, block.problem.kv_len);
   const std::int64_t end = std::min<std::int64_t>(view.first_row + 2 * kR, block.num_rows);
   for (std::int64_t r = view.first_row + kR; r < end; ++r) {
     const Row& row = block.rows[r];
-    if (block.problem.bias.col == 1) {
-      for (std::int64_t j = key; j < panel_end; j += kLine) hwy::Prefetch(row.bias + j);
+    if (bias.col == 1) {
+      const auto* bytes = static_cast<const char*>(row.bias);
+      for (std::int64_t byte = key * item; byte < panel_end * item; byte += 64) hwy::Prefetch(bytes + byte);
     }
     if (row.keys.mask_stride == 1 && key % kWordKeys == 0) hwy::Prefetch(row.keys.mask + key);
   }

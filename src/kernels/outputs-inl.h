@@ -13,6 +13,7 @@
 #include "kernels/forward_plain.h"
 #include "kernels/row_result.h"
 #include "kernels/softmax-inl.h"
+#include "kernels/storage-inl.h"
 #include "kernels/values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,10 +21,11 @@ namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
 /// out = values * factor. The + 0.0 turns the -0 that a skipped or added 0 may leave into +0.
-/// @return whether every number written is finite; those that are not may be a mean that overflowed on the way.
-inline bool write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
+/// @return whether every mean is a finite float; one that is not may have overflowed on the way.
+template <class T>
+bool write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
   const ForwardProblem& problem = block.problem;
-  float* out = problem.out.at<float>(block.head.batch, row.head, row.index);
+  T* out = problem.out.at<T>(block.head.batch, row.head, row.index);
   const std::int64_t columns = problem.value_dim;
   const VF scale = hn::Set(kF32, factor);
   VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
@@ -34,11 +36,11 @@ inline bool write_values(const RowBlock& block, const Row& row, const float* val
   };
   std::int64_t place = 0;
   if (problem.out.col == 1) {
-    for (; place + kLanes <= columns; place += kLanes) hn::StoreU(result_at(place), kF32, out + place);
+    for (; place + kLanes <= columns; place += kLanes) store(result_at(place), out + place);
   }
   for (; place < columns; place += kLanes) {
-    float lanes[kLanes];
-    hn::StoreU(result_at(place), kF32, lanes);
+    T lanes[kLanes];
+    store(result_at(place), lanes);
     for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i) out[(place + i) * problem.out.col] = lanes[i];
   }
   return hn::AllTrue(kF32, hn::Eq(suspect, hn::Zero(kF32)));
@@ -54,6 +56,7 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   result.seen = row.seen;
   result.max = static_cast<double>(state.max[r]) * unit;
   result.sum = static_cast<double>(state.sum[r]);
+  result.divisor = state.divisor == nullptr ? result.sum : static_cast<double>(state.divisor[r]);
   if (block.max_key != nullptr) {
     const double residual = block.formula.general ? 1.0 : static_cast<double>(block.formula.residual);
     const Exponent exponent(block.formula, state.max[r]);
@@ -65,13 +68,14 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
     result.entropy = static_cast<double>(state.entropy[r]) * std::numbers::ln2;
     result.chosen = static_cast<double>(state.chosen[r]);
   }
-  result.close<float>();
-  result.write<float>();
-  const auto factor = static_cast<float>(result.factor);
-  if (!write_values(block, row, state.values + r * block.value_stride, factor)) {
-    plain_repair_out<float>(problem, block.head.batch, row.head, row.index);
-  }
-  return factor;
+  result.close();
+  result.write();
+  const float* values = state.values + r * block.value_stride;
+  const auto factor = static_cast<float>(result.value_factor);
+  const bool finite =
+      visit_storage(problem.out.dtype, [&]<class T>(T) { return write_values<T>(block, row, values, factor); });
+  if (!finite) plain_repair_out(problem, block.head.batch, row.head, row.index);
+  return static_cast<float>(result.factor);
 }
 
 /// Whether f32 arithmetic has failed a row's softmax: some visible product or the maximum is not finite, or the sum is
@@ -190,7 +194,7 @@ void write_matrices(RowBlock& block, std::int64_t first_row, const float* factor
   if (!problem.logits) return;
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
-    plain_repair_logits<float>(problem, block.head.batch, row.head, row.index);
+    plain_repair_logits(problem, block.head.batch, row.head, row.index);
   }
 }
 

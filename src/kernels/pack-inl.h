@@ -6,9 +6,12 @@
 #endif
 
 #include <algorithm>
+#include <type_traits>
 
+#include "base/aligned.h"
 #include "kernels/magnitude-inl.h"
 #include "kernels/packed_head.h"
+#include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
@@ -65,49 +68,76 @@ inline std::uint32_t pack_vector_of_keys(const float* HWY_RESTRICT source, std::
   return largest;
 }
 
-/// The general way, for K with any strides and for the last keys of a head.
-inline std::uint32_t pack_one_key(const float* source, std::int64_t dim_stride, std::int64_t dims, float* panel) {
+/// Dims that go by way of the stack at a time.
+inline constexpr std::int64_t kStagedDims = 64;
+
+/// Dims of one key as f32.
+template <class T>
+HWY_INLINE void stage_key(const T* HWY_RESTRICT from, std::int64_t stride, std::int64_t dims, float* HWY_RESTRICT to) {
+  std::int64_t d = 0;
+  if (stride == 1) {
+    for (; d + kLanes <= dims; d += kLanes) store(load(from + d), to + d);
+  }
+  for (; d < dims; ++d) to[d] = static_cast<float>(from[d * stride]);
+}
+
+/// The general way, for K of any type and strides and for the last keys of a head: a vector of keys by way of the stack.
+/// Lanes from num_keys on become 0.
+template <class T>
+std::uint32_t pack_staged(const ForwardProblem& problem, const T* keys, std::int64_t num_keys, float* panel) {
+  alignas(kAlignment) float staged[kLanes * kStagedDims];
   std::uint32_t largest = 0;
-  for (std::int64_t d = 0; d < dims; ++d) {
-    const float x = source[d * dim_stride];
-    largest = std::max(largest, magnitude_bits(x));
-    panel[d * kPanel] = x;
+  for (std::int64_t first = 0; first < problem.head_dim; first += kStagedDims) {
+    const std::int64_t dims = std::min(kStagedDims, problem.head_dim - first);
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      float* to = staged + i * kStagedDims;
+      if (i < num_keys) {
+        stage_key(keys + i * problem.k.row + first * problem.k.col, problem.k.col, dims, to);
+      } else {
+        std::fill_n(to, dims, 0.0f);
+      }
+    }
+    largest = std::max(largest, pack_vector_of_keys(staged, kStagedDims, dims, panel + first * kPanel));
   }
   return largest;
 }
 
 /// Packs the keys of one word. Lanes beyond the last key of a vector become 0; vectors without a key stay as they are:
 /// no tile reads them.
-inline std::uint32_t pack_key_word(const ForwardProblem& problem, const float* keys, const PackedHead& head,
-                                   std::int64_t begin, std::int64_t end) {
+template <class T>
+std::uint32_t pack_key_word(const ForwardProblem& problem, const T* keys, const PackedHead& head, std::int64_t begin,
+                            std::int64_t end) {
   std::uint32_t largest = 0;
   const std::int64_t dims = problem.head_dim;
   for (std::int64_t j = begin; j < end; j += kLanes) {
     const std::int64_t local = j - head.range.begin;
     float* panel = head.keys + local / kPanel * kPanel * dims + local % kPanel;
-    if (problem.k.col == 1 && j + kLanes <= end) {
-      largest = std::max(largest, pack_vector_of_keys(keys + j * problem.k.row, problem.k.row, dims, panel));
-      continue;
-    }
-    for (std::int64_t i = 0; i < kLanes; ++i) {
-      if (j + i < end) {
-        largest = std::max(largest, pack_one_key(keys + (j + i) * problem.k.row, problem.k.col, dims, panel + i));
-      } else {
-        for (std::int64_t d = 0; d < dims; ++d) panel[d * kPanel + i] = 0.0f;
+    const T* first = keys + j * problem.k.row;
+    if constexpr (std::is_same_v<T, float>) {
+      if (problem.k.col == 1 && j + kLanes <= end) {
+        largest = std::max(largest, pack_vector_of_keys(first, problem.k.row, dims, panel));
+        continue;
       }
     }
+    largest = std::max(largest, pack_staged(problem, first, std::min<std::int64_t>(kLanes, end - j), panel));
   }
   return largest;
 }
 
-/// Packs words [word_begin, word_end) of a head.
-void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end) {
-  const float* keys = problem.k.at<float>(head.batch, head.kv_head);
+template <class T>
+void pack_words_of(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin,
+                   std::int64_t word_end) {
+  const T* keys = problem.k.at<T>(head.batch, head.kv_head);
   for (std::int64_t word = word_begin; word < word_end; ++word) {
     const std::int64_t begin = head.range.begin + word * kWordKeys;
     const std::int64_t end = std::min(begin + kWordKeys, head.range.end);
     head.key_magnitude[word] = pack_key_word(problem, keys, head, begin, end);
   }
+}
+
+/// Packs words [word_begin, word_end) of a head.
+void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end) {
+  visit_storage(problem.k.dtype, [&]<class T>(T) { pack_words_of<T>(problem, head, word_begin, word_end); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,11 +12,13 @@ enum class Access { kRead, kWrite };
 
 /// Lines of rows [begin, end) of one head, into L2.
 template <Access kAccess, class Byte>
-void prefetch_rows(const float* first, const Strided<Byte>& rows, KeyRange range, std::int64_t columns) {
+void prefetch_rows(const Strided<Byte>& rows, std::int64_t batch, std::int64_t head, KeyRange range,
+                   std::int64_t columns) {
   if (rows.col != 1) return;
+  const std::int64_t bytes = columns * static_cast<std::int64_t>(size_of(rows.dtype));
   for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const auto* row = reinterpret_cast<const char*>(first + i * rows.row);
-    for (std::int64_t byte = 0; byte < columns * std::int64_t{sizeof(float)}; byte += kLineBytes) {
+    const auto* row = static_cast<const char*>(rows.address(batch, head, i));
+    for (std::int64_t byte = 0; byte < bytes; byte += kLineBytes) {
       __builtin_prefetch(row + byte, kAccess == Access::kWrite ? 1 : 0, 2);
     }
   }
@@ -34,19 +36,20 @@ NextHead::NextHead(const ForwardProblem& problem, std::int64_t batch, std::int64
     : problem_(&problem), batch_(batch), kv_head_(kv_head), range_(range) {
   const double rows = static_cast<double>(problem.rows_of_head()) + static_cast<double>(range.end - range.begin);
   const double columns = static_cast<double>(problem.head_dim) + static_cast<double>(problem.value_dim);
-  if (rows * columns * sizeof(float) > static_cast<double>(kMostBytes)) problem_ = nullptr;
+  if (rows * columns * static_cast<double>(size_of(problem.dtype)) > static_cast<double>(kMostBytes))
+    problem_ = nullptr;
 }
 
 void NextHead::prefetch(std::int64_t begin, std::int64_t end, std::int64_t whole) const {
   if (problem_ == nullptr) return;
   const ForwardProblem& problem = *problem_;
   const KeyRange keys = part_of(range_, begin, end, whole);
-  prefetch_rows<Access::kRead>(problem.k.at<float>(batch_, kv_head_), problem.k, keys, problem.head_dim);
-  prefetch_rows<Access::kRead>(problem.v.at<float>(batch_, kv_head_), problem.v, keys, problem.value_dim);
+  prefetch_rows<Access::kRead>(problem.k, batch_, kv_head_, keys, problem.head_dim);
+  prefetch_rows<Access::kRead>(problem.v, batch_, kv_head_, keys, problem.value_dim);
   const KeyRange rows = part_of({0, problem.q_len}, begin, end, whole);
   for (std::int64_t h = kv_head_ * problem.group_size(); h < (kv_head_ + 1) * problem.group_size(); ++h) {
-    prefetch_rows<Access::kRead>(problem.q.at<float>(batch_, h), problem.q, rows, problem.head_dim);
-    prefetch_rows<Access::kWrite>(problem.out.at<float>(batch_, h), problem.out, rows, problem.value_dim);
+    prefetch_rows<Access::kRead>(problem.q, batch_, h, rows, problem.head_dim);
+    prefetch_rows<Access::kWrite>(problem.out, batch_, h, rows, problem.value_dim);
   }
 }
 

@@ -15,12 +15,14 @@ namespace {
 constexpr std::int64_t kMaxRows = 192;           // a starting point, not yet tuned
 constexpr std::int64_t kScratchBytes = 1 << 20;  // half of what the contract allows a thread
 
-SoftmaxState take_state(ScratchArena& arena, std::int64_t rows, std::int64_t value_stride, bool stats) {
+SoftmaxState take_state(ScratchArena& arena, const RowBlock& block) {
+  const std::int64_t rows = block.num_rows;
   SoftmaxState state;
   state.max = arena.take<float>(rows);
   state.sum = arena.take<float>(rows);
-  state.values = arena.take<float>(rows * value_stride);
-  if (stats) {
+  if (block.problem.rounds_weights()) state.divisor = arena.take<float>(rows);
+  state.values = arena.take<float>(rows * block.value_stride);
+  if (block.problem.wants_stats()) {
     state.entropy = arena.take<float>(rows);
     state.chosen = arena.take<float>(rows);
   }
@@ -70,7 +72,7 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   block.logits = arena.take<float>(kTileRows * kLogitStride);
   block.values = arena.take<float>(kKeyBlock * align_up(problem.value_dim, panel_columns));
   block.fresh = arena.take<bool>(rows);
-  block.chunk = take_state(arena, rows, block.value_stride, stats);
+  block.chunk = take_state(arena, block);
   if (stats) {
     block.max_logit = arena.take<float>(rows);
     block.max_raw = arena.take<float>(rows);
@@ -84,10 +86,10 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
     row.head = first_head + (row_begin + r) / problem.q_len;
     row.index = (row_begin + r) % problem.q_len;
     row.keys = row_keys(problem, block.head.batch, row.head, row.index);
-    if (problem.bias) row.bias = problem.bias.at<float>(block.head.batch, row.head, row.index);
-    if (problem.alibi_slopes) row.slope = *problem.alibi_slopes.at<float>(block.head.batch, row.head);
+    if (problem.bias) row.bias = problem.bias.address(block.head.batch, row.head, row.index);
+    if (problem.alibi_slopes) row.slope = static_cast<float>(problem.alibi_slopes.number(block.head.batch, row.head));
     if (problem.sinks) {
-      row.careful = !(*problem.sinks.at<float>(block.head.batch, row.head) < std::numeric_limits<float>::infinity());
+      row.careful = !(problem.sinks.number(block.head.batch, row.head) < std::numeric_limits<double>::infinity());
     }
     if (row.keys.range.empty()) continue;
     if (block.range.empty()) block.range = row.keys.range;
@@ -95,7 +97,7 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
     block.range.end = std::max(block.range.end, row.keys.range.end);
   }
   block.several_chunks = !block.range.empty() && block.range.begin / kKeyChunk != (block.range.end - 1) / kKeyChunk;
-  if (block.several_chunks) block.total = take_state(arena, rows, block.value_stride, stats);
+  if (block.several_chunks) block.total = take_state(arena, block);
 }
 
 }  // namespace qkv::kernels

@@ -31,7 +31,7 @@ struct Row {
   std::int64_t head = 0;
   std::int64_t index = 0;  ///< row of q
   RowKeys keys;
-  const float* bias = nullptr;  ///< of key 0
+  const void* bias = nullptr;  ///< of key 0
   float slope = 0;
   bool seen = false;     ///< some key is visible
   bool careful = false;  ///< arithmetic left the range of f32: the plain double kernel decides this row
@@ -41,9 +41,10 @@ struct Row {
 struct SoftmaxState {
   float* max = nullptr;      ///< in the exponent's unit: powers of two (plain) or nats (general)
   float* sum = nullptr;      ///< sum of 2^exponent
-  float* values = nullptr;   ///< [rows][value_stride]: sum of 2^exponent * v
+  float* divisor = nullptr;  ///< sum of the weights as they meet V, only where they are rounded before
+  float* values = nullptr;   ///< [rows][value_stride]: sum of weights * v
   float* entropy = nullptr;  ///< sum of 2^exponent * exponent, only with statistics
-  float* chosen = nullptr;   ///< sum of 2^exponent over stats_keys, only with statistics
+  float* chosen = nullptr;   ///< sum of the weights as they meet V over stats_keys, only with statistics
 };
 
 /// A block of query rows that share one kv head, with everything it needs while the keys pass by. Rows are those of

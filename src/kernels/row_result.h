@@ -17,36 +17,37 @@ struct RowResult {
   std::int64_t head;
   std::int64_t row;
 
-  bool seen = false;  ///< some key is visible
-  double max = 0;     ///< what exponents are relative to, in nats
-  double sum = 0;     ///< sum of exp(logit - max)
+  bool seen = false;   ///< some key is visible
+  double max = 0;      ///< what exponents are relative to, in nats
+  double sum = 0;      ///< sum of exp(logit - max)
+  double divisor = 0;  ///< the same of the weights as they meet V: sum, unless they are rounded
   double max_raw = 0;
   double max_logit = 0;
   double max_exponent = 0;  ///< max_logit - max as the kernel rounds it: the sum has been formed with it
   std::int64_t max_key = -1;
   double entropy = 0;  ///< sum of exp(logit - max) * (logit - max)
-  double chosen = 0;   ///< sum of exp(logit - max) over stats_keys
+  double chosen = 0;   ///< sum over stats_keys of the weights as they meet V
 
-  double factor = 0;  ///< by close(): what exp(logit - max) is multiplied by to be a weight
-  double lse = 0;     ///< by close(), where it is asked for
+  double factor = 0;        ///< by close(): what exp(logit - max) is multiplied by to be a weight
+  double value_factor = 0;  ///< by close(): the same of weights as they meet V
+  double lse = 0;           ///< by close(), where it is asked for
 
-  /// After all keys: adds the sink, which is stored as T.
-  template <class T>
+  /// After all keys: adds the sink.
   void close() {
     if (!seen) {
       max = -std::numeric_limits<double>::infinity();
-      sum = 0;
+      sum = divisor = 0;
     }
     factor = seen ? 1.0 / sum : 0.0;
+    value_factor = seen ? 1.0 / divisor : 0.0;
     if (problem.lse) close_lse();
-    if (problem.sinks) add_sink(static_cast<double>(*problem.sinks.at<T>(batch, head)));
+    if (problem.sinks) add_sink(problem.sinks.number(batch, head));
   }
 
-  /// Writes lse and statistics as T, after close().
-  template <class T>
+  /// Writes lse and statistics, after close().
   void write() const {
-    if (problem.lse) *problem.lse.at<T>(batch, head, row) = static_cast<T>(lse);
-    if (problem.wants_stats()) write_stats<T>();
+    if (problem.lse) problem.lse.put(lse, batch, head, row);
+    if (problem.wants_stats()) write_stats();
   }
 
  private:
@@ -64,29 +65,29 @@ struct RowResult {
     const double top = std::max(max, sink);
     if (top == -std::numeric_limits<double>::infinity() && !std::isnan(sink)) return;  // a sink of -inf is no sink
     const double own = std::exp(max - top);
-    const double all = own * sum + std::exp(sink - top);
+    const double rest = std::exp(sink - top);
+    const double all = own * sum + rest;
     factor = own / all;
+    value_factor = own / (own * divisor + rest);
     if (problem.lse) lse = top + std::log(all);
   }
 
-  template <class T>
   void put(const Result& to, double value) const {
-    if (to) *to.at<T>(batch, head, row) = static_cast<T>(value);
+    if (to) to.put(value, batch, head, row);
   }
 
-  template <class T>
   void write_stats() const {
     const double nothing = -std::numeric_limits<double>::infinity();
     const double largest = seen ? std::exp(max_exponent) * factor : 0.0;
     // -sum w ln w with w = factor * e^y and y = logit - max; the sum of w is factor * sum, below 1 where there is a sink.
     const double spread = seen && factor > 0 ? -factor * (entropy + sum * std::log(factor)) : 0.0;
-    put<T>(problem.max_raw, seen ? max_raw : nothing);
-    put<T>(problem.max_logit, seen ? max_logit : nothing);
+    put(problem.max_raw, seen ? max_raw : nothing);
+    put(problem.max_logit, seen ? max_logit : nothing);
     if (problem.max_key) *problem.max_key.at<std::int64_t>(batch, head, row) = seen ? max_key : -1;
-    put<T>(problem.max_weight, largest);
+    put(problem.max_weight, largest);
     // A row with one key rounds to a tiny number of either sign; entropy has none.
-    put<T>(problem.entropy, std::isnan(factor) ? factor : std::max(spread, 0.0));
-    put<T>(problem.key_weight, seen ? chosen * factor : 0.0);
+    put(problem.entropy, std::isnan(factor) ? factor : std::max(spread, 0.0));
+    put(problem.key_weight, seen ? chosen * value_factor : 0.0);
   }
 };
 

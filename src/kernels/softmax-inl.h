@@ -13,6 +13,7 @@
 
 #include "kernels/exp2-inl.h"
 #include "kernels/logits-inl.h"
+#include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
@@ -62,22 +63,26 @@ HWY_INLINE float shift_of(const Formula& formula, float a, float b) {
 inline constexpr float kMostPlainMax = 0x1p26f;
 
 struct BlockSums {
-  float sum = 0;
+  float sum = 0;      ///< of the exact weights
+  float divisor = 0;  ///< of the weights as they are stored, where they are rounded
   float entropy = 0;
 };
 
-/// Logits to weights 2^exponent in place, and their sums. Two vectors of sum lanes, chosen by the key's absolute place:
-/// a lane's sum does not depend on where the run begins.
-template <bool kEntropy>
+/// Logits to weights 2^exponent in place, rounded to bfloat16 if asked for, and their sums. Two vectors of sum lanes,
+/// chosen by the key's absolute place: a lane's sum does not depend on where the run begins.
+template <bool kEntropy, bool kRound>
 BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t base, const Formula& formula, float max) {
   const Exponent exponent(formula, max);  // made here: behind a reference, each store could have changed it
   VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
+  VF divisor[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF entropy = hn::Zero(kF32);
-  const auto step = [&](std::int64_t offset, VF& lanes) HWY_ATTR {
+  const auto step = [&](std::int64_t offset, int lanes) HWY_ATTR {
     const VF y = exponent(hn::LoadU(kF32, logits + offset));
     const VF weight = exp2_nonpositive(y);
-    hn::StoreU(weight, kF32, logits + offset);
-    lanes = hn::Add(lanes, weight);
+    const VF stored = kRound ? round_to_bfloat16(weight) : weight;
+    hn::StoreU(stored, kF32, logits + offset);
+    sum[lanes] = hn::Add(sum[lanes], weight);
+    if constexpr (kRound) divisor[lanes] = hn::Add(divisor[lanes], stored);
     // Hidden keys have exponent -inf and weight 0: bounded, their product is 0.
     if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
   };
@@ -85,16 +90,17 @@ BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t ba
     std::int64_t offset = align_down(run.begin, kLanes) - base;
     const std::int64_t end = run.end - base;
     if (offset / kLanes % 2 == 1) {
-      step(offset, sum[1]);
+      step(offset, 1);
       offset += kLanes;
     }
     for (; offset + kLanes < end; offset += 2 * kLanes) {
-      step(offset, sum[0]);
-      step(offset + kLanes, sum[1]);
+      step(offset, 0);
+      step(offset + kLanes, 1);
     }
-    if (offset < end) step(offset, sum[0]);
+    if (offset < end) step(offset, 0);
   }
-  return {sum_of(hn::Add(sum[0], sum[1])), kEntropy ? sum_of(entropy) : 0.0f};
+  return {sum_of(hn::Add(sum[0], sum[1])), kRound ? sum_of(hn::Add(divisor[0], divisor[1])) : 0.0f,
+          kEntropy ? sum_of(entropy) : 0.0f};
 }
 
 /// The lowest key of the block whose logit is `largest`.
@@ -145,10 +151,13 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
     block.max_logit[row] = largest;
     block.max_key[row] = find_key(logits, view, largest);
   }
-  const auto weigh = stats ? exponentiate<true> : exponentiate<false>;
+  const bool rounds = block.chunk.divisor != nullptr;
+  const auto weigh = stats ? (rounds ? exponentiate<true, true> : exponentiate<true, false>)
+                           : (rounds ? exponentiate<false, true> : exponentiate<false, false>);
   const std::span<const Run> runs(view.runs, static_cast<std::size_t>(view.num_runs));
   const BlockSums sums = weigh(logits, runs, view.base, formula, new_max);
   block.chunk.sum[row] = old_sum * correction + sums.sum;
+  if (rounds) block.chunk.divisor[row] = block.chunk.divisor[row] * correction + sums.divisor;
   // NaN escapes the maxima: a chunk of nothing else would be taken for empty.
   if (!(sums.sum < std::numeric_limits<float>::infinity())) block.rows[row].careful = true;
   if (!stats) return correction;
@@ -175,6 +184,10 @@ inline void merge_chunk(RowBlock& block, std::int64_t row) {
     chunk.entropy[row] = chunk.chosen[row] = 0;
   }
   total.sum[row] = total.sum[row] * keep + chunk.sum[row] * take;
+  if (total.divisor != nullptr) {
+    total.divisor[row] = total.divisor[row] * keep + chunk.divisor[row] * take;
+    chunk.divisor[row] = 0;
+  }
   total.max[row] = new_max;
   float* kept_values = total.values + row * block.value_stride;
   const float* chunk_values = chunk.values + row * block.value_stride;

@@ -7,6 +7,7 @@
 
 #include "kernels/logits-inl.h"
 #include "kernels/magnitude-inl.h"
+#include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
@@ -18,14 +19,15 @@ HWY_INLINE float* value_at(const RowBlock& block, std::int64_t key, std::int64_t
 }
 
 /// Columns [0, whole) of some rows of V, a multiple of kLanes, one panel after the other. @return magnitudes so far
-HWY_INLINE VI pack_vectors(const RowBlock& block, const float* values, KeyRange keys, std::int64_t whole, VI largest) {
+template <class T>
+HWY_INLINE VI pack_vectors(const RowBlock& block, const T* values, KeyRange keys, std::int64_t whole, VI largest) {
   for (std::int64_t place = 0; place < whole; place += kPanel) {
     const int vectors = static_cast<int>(std::min<std::int64_t>(kPanel, whole - place) / kLanes);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const float* from = values + j * block.problem.v.row + place;
+      const T* from = values + j * block.problem.v.row + place;
       float* to = value_at(block, j, place);
       for (int w = 0; w < vectors; ++w) {
-        const VF x = hn::LoadU(kF32, from + w * kLanes);
+        const VF x = load(from + w * kLanes);
         largest = raise_magnitude(x, largest);
         hn::StoreU(x, kF32, to + w * kLanes);
       }
@@ -35,7 +37,8 @@ HWY_INLINE VI pack_vectors(const RowBlock& block, const float* values, KeyRange 
 }
 
 /// Columns [first, value_dim) one by one, the last vector filled up with zeros.
-inline VI pack_columns(const RowBlock& block, const float* values, KeyRange keys, std::int64_t first, VI largest) {
+template <class T>
+VI pack_columns(const RowBlock& block, const T* values, KeyRange keys, std::int64_t first, VI largest) {
   const std::int64_t columns = block.problem.value_dim;
   if (first == columns) return largest;
   const Operand& v = block.problem.v;
@@ -43,7 +46,7 @@ inline VI pack_columns(const RowBlock& block, const float* values, KeyRange keys
     for (std::int64_t place = first; place < columns; place += kLanes) {
       float lanes[kLanes] = {};
       for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i) {
-        lanes[i] = values[j * v.row + (place + i) * v.col];
+        lanes[i] = static_cast<float>(values[j * v.row + (place + i) * v.col]);
       }
       const VF x = hn::LoadU(kF32, lanes);
       largest = raise_magnitude(x, largest);
@@ -53,12 +56,10 @@ inline VI pack_columns(const RowBlock& block, const float* values, KeyRange keys
   return largest;
 }
 
-/// Copies the rows of V that a key block needs: a panel's rows lie side by side and stay in L1 whatever the stride of V
-/// is, and a whole block of query rows uses the copy.
-inline void pack_values(RowBlock& block, std::int64_t base) {
+template <class T>
+void pack_values_of(RowBlock& block, std::int64_t base) {
   const ForwardProblem& problem = block.problem;
-  if (problem.value_dim == 0) return;
-  const float* values = problem.v.at<float>(block.head.batch, block.head.kv_head) + base * problem.v.row;
+  const T* values = problem.v.at<T>(block.head.batch, block.head.kv_head) + base * problem.v.row;
   const std::int64_t whole = problem.v.col == 1 ? align_down(problem.value_dim, kLanes) : 0;
   for (int word = 0; word < kBlockWords; ++word) {
     const KeyRange keys{std::max<std::int64_t>(word * kWordKeys, block.range.begin - base),
@@ -68,6 +69,13 @@ inline void pack_values(RowBlock& block, std::int64_t base) {
     largest = pack_columns(block, values, keys, whole, largest);
     block.value_magnitude[word] = largest_of(largest);
   }
+}
+
+/// Copies the rows of V that a key block needs: a panel's rows lie side by side and stay in L1 whatever the stride of V
+/// is, and a whole block of query rows uses the copy.
+inline void pack_values(RowBlock& block, std::int64_t base) {
+  if (block.problem.value_dim == 0) return;
+  visit_storage(block.problem.v.dtype, [&]<class T>(T) { pack_values_of<T>(block, base); });
 }
 
 /// values[r][place ..] = values[r][place ..] * correction[r] + P V of the block, for kW vectors of columns; where

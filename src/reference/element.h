@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <vector>
 
+#include "qkv/half.h"
 #include "qkv/tensor.h"
 
 namespace qkv::reference {
@@ -22,7 +23,16 @@ inline std::int64_t offset_of(const ConstTensorView& view, std::initializer_list
 }
 
 inline double number_at(const ConstTensorView& view, std::int64_t offset) {
-  return view.dtype() == Dtype::kFloat64 ? view.as<double>()[offset] : static_cast<double>(view.as<float>()[offset]);
+  switch (view.dtype()) {
+    case Dtype::kFloat64:
+      return view.as<double>()[offset];
+    case Dtype::kFloat16:
+      return static_cast<double>(view.as<Float16>()[offset]);
+    case Dtype::kBFloat16:
+      return static_cast<double>(view.as<BFloat16>()[offset]);
+    default:
+      return static_cast<double>(view.as<float>()[offset]);
+  }
 }
 inline double number(const ConstTensorView& view, std::initializer_list<std::int64_t> index) {
   return number_at(view, offset_of(view, index));
@@ -52,10 +62,18 @@ inline std::vector<double> vector_at(const ConstTensorView& view, std::int64_t b
 /// One rounding, to the type of the view.
 inline void store(const TensorView& view, std::initializer_list<std::int64_t> index, double value) {
   const std::int64_t offset = offset_of(view, index);
-  if (view.dtype() == Dtype::kFloat64) {
-    view.as<double>()[offset] = value;
-  } else {
-    view.as<float>()[offset] = static_cast<float>(value);
+  switch (view.dtype()) {
+    case Dtype::kFloat64:
+      view.as<double>()[offset] = value;
+      return;
+    case Dtype::kFloat16:
+      view.as<Float16>()[offset] = Float16(value);
+      return;
+    case Dtype::kBFloat16:
+      view.as<BFloat16>()[offset] = BFloat16(value);
+      return;
+    default:
+      view.as<float>()[offset] = static_cast<float>(value);
   }
 }
 

@@ -246,6 +246,7 @@ TEST_P(Bits, LongRowsAcrossChunks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(On, Bits, ::testing::ValuesIn(every_setting()), setting_name);
+INSTANTIATE_TEST_SUITE_P(Half, Bits, ::testing::ValuesIn(half_settings()), setting_name);
 
 }  // namespace
 }  // namespace qkv::support

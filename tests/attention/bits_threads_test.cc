@@ -20,6 +20,7 @@ TEST_P(Bits, ThreadsChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(On, Bits, ::testing::ValuesIn(every_setting()), setting_name);
+INSTANTIATE_TEST_SUITE_P(Half, Bits, ::testing::ValuesIn(half_settings()), setting_name);
 
 }  // namespace
 }  // namespace qkv::support

@@ -21,7 +21,7 @@ inline void compare_max_key(const Call& call, const Results& actual, const Resul
     if (key == read(expected.max_key, row)) return;
     ASSERT_TRUE(key >= 0 && key < static_cast<double>(call.kv_len)) << to_string(row);
     const double largest = read(expected.max_logit, row);
-    const double allowed = expected.spread * kLogitTolerance.coefficient * epsilon_of(call.dtype) *
+    const double allowed = expected.spread * kLogitTolerance.coefficient * epsilon_of(stats_dtype(call.dtype)) *
                            std::max(kLogitTolerance.size, std::abs(largest));
     const Extents chosen{row[0], row[1], row[2], static_cast<std::int64_t>(key)};
     EXPECT_NEAR(read(masked.logits, chosen), largest, allowed) << to_string(row);

@@ -35,7 +35,8 @@ TEST_P(ForwardFuzz, CallsAcrossWords) { check_many(1'000, 200); }
 TEST_P(ForwardFuzz, CallsAcrossBlocks) { check_many(100, 700); }
 TEST_P(ForwardFuzz, CallsAcrossChunks) { check_many(3, 4500); }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, ForwardFuzz, ::testing::Values(Dtype::kFloat32, Dtype::kFloat64),
+INSTANTIATE_TEST_SUITE_P(Dtypes, ForwardFuzz,
+                         ::testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace

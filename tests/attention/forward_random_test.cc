@@ -31,7 +31,8 @@ TEST_P(ForwardRandom, CallsAcrossBlocks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, ForwardRandom, ::testing::Values(Dtype::kFloat32, Dtype::kFloat64),
+INSTANTIATE_TEST_SUITE_P(Dtypes, ForwardRandom,
+                         ::testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16),
                          [](const auto& test) { return std::string(name_of(test.param)); });
 
 }  // namespace

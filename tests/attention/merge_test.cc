@@ -224,9 +224,39 @@ TEST(MergeRefuses, PartsThatDiffer) {
   Right wide;
   wide.lses[0] = Tensor({2, 3, 4}, kF64);
   expect_refused<DtypeError>([&] { wide.merge(); }, "parts[0].lse: expected float32, got float64");
-  Right half;
-  half.outs[0] = Tensor({2, 3, 4, 5}, Dtype::kFloat16);
-  expect_refused<DtypeError>([&] { half.merge(); }, "parts[0].out: float16 is not supported");
+  Right integers;
+  integers.outs[0] = Tensor({2, 3, 4, 5}, Dtype::kInt32);
+  expect_refused<DtypeError>([&] { integers.merge(); }, "parts[0].out: expected float32, float64, float16 or bfloat16");
+}
+
+TEST(Merge, HalfPrecisionIsRoundedOnceAtTheEnd) {
+  for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBFloat16}) {
+    SCOPED_TRACE(name_of(dtype));
+    support::Random random(7);
+    std::vector<Tensor> halves, wides, lses, wide_lses;
+    std::vector<PartialAttention> parts, wide_parts;
+    for (int i = 0; i < 3; ++i) {
+      halves.push_back(random.normal_tensor({2, 3, 4, 5}, dtype));
+      lses.push_back(random.normal_tensor({2, 3, 4}, kF32));
+      wides.emplace_back(halves.back().shape(), kF64);
+      wide_lses.emplace_back(lses.back().shape(), kF64);
+      support::copy(halves.back(), wides.back());
+      support::copy(lses.back(), wide_lses.back());
+    }
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+      parts.push_back({.out = halves[i], .lse = lses[i]});
+      wide_parts.push_back({.out = wides[i], .lse = wide_lses[i]});
+    }
+    const Tensor sinks = random.normal_tensor({3}, kF32);
+    Tensor wide_sinks({3}, kF64);
+    support::copy(sinks, wide_sinks);
+    Tensor out({2, 3, 4, 5}, dtype), expected({2, 3, 4, 5}, dtype), wide({2, 3, 4, 5}, kF64);
+    Tensor lse({2, 3, 4}, kF32);
+    merge_states(parts, out, lse.view(), sinks);
+    merge_states(wide_parts, wide, {}, wide_sinks);
+    support::copy(wide, expected);
+    EXPECT_TRUE(support::same_bits(out, expected));
+  }
 }
 
 TEST(MergeRefuses, WrongResults) {

@@ -27,6 +27,13 @@ struct Right {
   }
 };
 
+/// The same, q, k, v and out of another dtype.
+inline Right right_call_of(Dtype dtype) {
+  Right call;
+  for (Tensor* tensor : {&call.q, &call.k, &call.v, &call.out}) *tensor = Tensor(tensor->shape(), dtype);
+  return call;
+}
+
 /// The call is refused with this exception, and its text has all these parts.
 template <class Exception>
 void expect_refused(const std::function<void()>& call, const std::vector<std::string>& parts) {

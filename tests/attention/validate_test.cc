@@ -120,26 +120,89 @@ TEST(ValidateRanks, OfTheOthers) {
 
 TEST(ValidateDtypes, OfQuery) {
   for (const auto& [dtype, text] : std::vector<std::pair<Dtype, std::string>>{
-           {Dtype::kInt32, "q: expected float32 or float64, got int32"},
-           {Dtype::kBool, "q: expected float32 or float64, got bool"},
-           {Dtype::kFloat16, "q: float16 is not supported by this version, use float32 or float64"},
-           {Dtype::kBFloat16, "q: bfloat16 is not supported by this version, use float32 or float64"}}) {
+           {Dtype::kInt32, "q: expected float32, float64, float16 or bfloat16, got int32"},
+           {Dtype::kInt8, "q: expected float32, float64, float16 or bfloat16, got int8"},
+           {Dtype::kBool, "q: expected float32, float64, float16 or bfloat16, got bool"}}) {
     Right call;
     call.q = Tensor({2, 4, 3, 8}, dtype);
     expect_refused<DtypeError>(call, {text});
   }
 }
 
-TEST(ValidateDtypes, DoNotMix) {
-  Right k;
-  k.k = Tensor({2, 2, 5, 8}, kF64);
-  expect_refused<DtypeError>(k, {"k: expected float32 as in q, got float64"});
-  Right v;
-  v.v = Tensor({2, 2, 5, 6}, Dtype::kFloat16);
-  expect_refused<DtypeError>(v, {"v: expected float32 as in k, got float16"});
+TEST(ValidateDtypes, OfKeysAndValues) {
+  const std::vector<Dtype> all = {Dtype::kBool,  Dtype::kUInt8,   Dtype::kInt8,     Dtype::kInt16,   Dtype::kInt32,
+                                  Dtype::kInt64, Dtype::kFloat16, Dtype::kBFloat16, Dtype::kFloat32, Dtype::kFloat64};
+  for (const Dtype q : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16}) {
+    for (const Dtype stored : all) {
+      const bool half = stored == Dtype::kFloat16 || stored == Dtype::kBFloat16;
+      const bool legal = stored == q || (half && q != kF64);
+      SCOPED_TRACE(std::string(name_of(stored)) + " beside a q of " + std::string(name_of(q)));
+      Right k = right_call_of(q);
+      k.k = Tensor({2, 2, 5, 8}, stored);
+      Right v = right_call_of(q);
+      v.v = Tensor({2, 2, 5, 6}, stored);
+      if (legal) {
+        EXPECT_NO_THROW(k.validate());
+        EXPECT_NO_THROW(v.validate());
+      } else {
+        expect_refused<DtypeError>(k, {"k: expected ", std::string(name_of(q)), "got " + std::string(name_of(stored))});
+        expect_refused<DtypeError>(v, {"v: expected ", std::string(name_of(q)), "got " + std::string(name_of(stored))});
+      }
+    }
+  }
+}
+
+TEST(ValidateDtypes, SayWhatIsExpected) {
+  Right wide;
+  wide.k = Tensor({2, 2, 5, 8}, kF64);
+  expect_refused<DtypeError>(wide, {"k: expected float32, float16 or bfloat16 beside a q of float32, got float64"});
+  Right half = right_call_of(Dtype::kBFloat16);
+  half.v = Tensor({2, 2, 5, 6}, kF32);
+  expect_refused<DtypeError>(half, {"v: expected float16 or bfloat16 beside a q of bfloat16, got float32"});
+  Right narrow = right_call_of(kF64);
+  narrow.k = Tensor({2, 2, 5, 8}, Dtype::kFloat16);
+  expect_refused<DtypeError>(narrow, {"k: expected float64 as in q, got float16"});
+  Right integers;
+  integers.v = Tensor({2, 2, 5, 6}, Dtype::kInt8);
+  expect_refused<DtypeError>(integers, {"got int8; int8 keys and values live in a cache"});
+}
+
+TEST(ValidateDtypes, OfOut) {
   Right out;
   out.out = Tensor({2, 4, 3, 6}, kF64);
   expect_refused<DtypeError>(out, {"out: expected float32 as in q, got float64"});
+  Right half = right_call_of(Dtype::kFloat16);
+  half.out = Tensor({2, 4, 3, 6}, kF32);
+  expect_refused<DtypeError>(half, {"out: expected float16 as in q, got float32"});
+}
+
+TEST(ValidateDtypes, StatisticsBesideHalfPrecisionAreFloat32) {
+  for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBFloat16}) {
+    Right call = right_call_of(dtype);
+    Tensor half({2, 4, 3}, dtype);
+    call.outputs.lse = half.view();
+    expect_refused<DtypeError>(call, {"lse: expected float32, got " + std::string(name_of(dtype))});
+    Tensor single({2, 4, 3}, kF32);
+    call.outputs.lse = single.view();
+    EXPECT_NO_THROW(call.validate());
+  }
+}
+
+TEST(ValidateDtypes, TermsBesideHalfPrecisionAreOfItOrFloat32) {
+  for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBFloat16}) {
+    for (const Dtype term : {dtype, kF32}) {
+      Right call = right_call_of(dtype);
+      const Tensor bias({3, 5}, term), sinks({4}, term), slopes({4}, term);
+      call.options.bias = bias.view();
+      call.options.sinks = sinks.view();
+      call.options.alibi_slopes = slopes.view();
+      EXPECT_NO_THROW(call.validate());
+    }
+    Right call = right_call_of(dtype);
+    const Tensor bias({3, 5}, kF64);
+    call.options.bias = bias.view();
+    expect_refused<DtypeError>(call, {"bias: expected " + std::string(name_of(dtype)) + " or float32, got float64"});
+  }
 }
 
 TEST(ValidateShapes, HeadDim) {

@@ -32,24 +32,15 @@ void exp2_all(float* numbers, std::size_t count) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "hwy/targets.h"
+#include "support/built_target.h"
 
 namespace qkv::kernels {
 namespace {
 
 HWY_EXPORT(exp2_all);
 
-class Exp2 : public ::testing::TestWithParam<std::int64_t> {
+class Exp2 : public support::OnBuiltTarget {
  protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
-
   static std::vector<float> exp2_of(std::vector<float> numbers) {
     const std::size_t count = numbers.size();
     numbers.resize((count + 15) / 16 * 16);
@@ -117,15 +108,7 @@ TEST_P(Exp2, KeepsNaNOfAnyPayload) {
   }
 }
 
-std::vector<std::int64_t> built_targets() {
-  std::vector<std::int64_t> targets;
-  const std::int64_t usable = (hwy::SupportedTargets() | HWY_STATIC_TARGET) & HWY_TARGETS;
-  for (std::int64_t left = usable; left != 0; left &= left - 1) targets.push_back(left & -left);
-  return targets;
-}
-
-INSTANTIATE_TEST_SUITE_P(On, Exp2, ::testing::ValuesIn(built_targets()),
-                         [](const auto& test) { return std::string(hwy::TargetName(test.param)); });
+INSTANTIATE_TEST_SUITE_P(On, Exp2, ::testing::ValuesIn(support::built_targets()), support::built_target_name);
 
 }  // namespace
 }  // namespace qkv::kernels

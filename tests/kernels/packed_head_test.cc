@@ -28,14 +28,14 @@ std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7f
 
 /// K of one head, and the problem that reads it.
 struct Head {
-  Head(std::int64_t keys, std::int64_t head_dim, Layout layout = Layout::kDense)
-      : k({keys, head_dim}, Dtype::kFloat32, layout) {
+  Head(std::int64_t keys, std::int64_t head_dim, Layout layout = Layout::kDense, Dtype dtype = Dtype::kFloat32)
+      : k({keys, head_dim}, dtype, layout) {
     Random random(static_cast<std::uint64_t>(keys + head_dim));
     random.fill_normal(k);
     problem.batch = problem.num_heads = problem.num_kv_heads = 1;
     problem.kv_len = keys;
     problem.head_dim = head_dim;
-    problem.k = {k.view().data(), 0, 0, k.view().stride(0), k.view().stride(1)};
+    problem.k = {k.view().data(), k.dtype(), 0, 0, k.view().stride(0), k.view().stride(1)};
   }
   float key(std::int64_t j, std::int64_t d) const { return static_cast<float>(read(k, {j, d})); }
 
@@ -103,6 +103,19 @@ TEST_P(PackedHeads, HoldEveryKeyOfAnyLayout) {
                      std::to_string(keys));
         const Head head(keys, dim, layout);
         expect_holds(pack(head, {0, keys}), head, {0, keys});
+      }
+    }
+  }
+}
+
+TEST_P(PackedHeads, HoldEveryKeyOfAnyType) {
+  for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBFloat16}) {
+    for (const Layout layout : {Layout::kDense, Layout::kTransposed, Layout::kReversed}) {
+      for (const std::int64_t dim : {1, 7, 32, 64, 67, 130}) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + " layout " + std::to_string(static_cast<int>(layout)) + " dim " +
+                     std::to_string(dim));
+        const Head head(71, dim, layout, dtype);
+        expect_holds(pack(head, {0, 71}), head, {0, 71});
       }
     }
   }

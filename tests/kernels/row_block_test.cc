@@ -47,10 +47,10 @@ TEST(Formula, ZeroAndFurtherTermsTakeTheGeneralForm) {
   EXPECT_EQ(Formula(capped).softcap, 3.0f);
   float number = 0;
   ForwardProblem biased = with_scale(0.5);
-  biased.bias = {&number, 0, 0, 0, 0};
+  biased.bias = {&number, Dtype::kFloat32, 0, 0, 0, 0};
   EXPECT_TRUE(Formula(biased).general);
   ForwardProblem sloped = with_scale(0.5);
-  sloped.alibi_slopes = {&number, 0, 0, 0, 0};
+  sloped.alibi_slopes = {&number, Dtype::kFloat32, 0, 0, 0, 0};
   EXPECT_TRUE(Formula(sloped).general);
 }
 
@@ -78,7 +78,7 @@ struct Fixture {
     problem.head_dim = head_dim;
     problem.value_dim = value_dim;
     problem.scale = 0.25;
-    problem.q = {q.data(), 0, 0, head_dim, 1};
+    problem.q = {q.data(), Dtype::kFloat32, 0, 0, head_dim, 1};
     problem.query_offset = {keys - rows};
     problem.kv_lens = {keys};
   }
@@ -91,7 +91,7 @@ TEST(RowBlock, ScratchStaysBelowTheContract) {
     for (const std::int64_t value_dim :
          {std::int64_t{0}, std::int64_t{1}, std::int64_t{64}, std::int64_t{257}, kMostValueColumns}) {
       Fixture fixture(head_dim, value_dim, 400, 2 * kKeyChunk);
-      fixture.problem.entropy = {fixture.entropy.data(), 0, 0, 1, 0};
+      fixture.problem.entropy = {fixture.entropy.data(), Dtype::kFloat32, 0, 0, 1, 0};
       const std::int64_t rows = rows_per_block(fixture.problem);
       ASSERT_GE(rows, 1);
       const PackedHead head;
@@ -120,7 +120,7 @@ TEST(RowBlock, RowsOfAGroupFollowHeadByHead) {
   fixture.q.resize(4 * 3 * 2);
   for (std::size_t i = 0; i < fixture.q.size(); ++i) fixture.q[i] = static_cast<float>(i);
   fixture.q[2 * 6 + 2 * 2] = std::numeric_limits<float>::quiet_NaN();  // head 2, row 2
-  fixture.problem.q = {fixture.q.data(), 0, 6, 2, 1};
+  fixture.problem.q = {fixture.q.data(), Dtype::kFloat32, 0, 6, 2, 1};
   fixture.problem.causal = true;
   PackedHead head;
   head.kv_head = 1;

@@ -213,7 +213,7 @@ TEST(Visibility, TheMaskOfARowIsFoundByBatchHeadAndRow) {
   problem.query_offset = {0, 0};
   problem.kv_lens = {10, 10};
   std::vector<std::uint8_t> bytes(1000);
-  problem.mask = {bytes.data(), 300, 100, 10, 2};
+  problem.mask = {bytes.data(), Dtype::kBool, 300, 100, 10, 2};
   EXPECT_EQ(row_keys(problem, 1, 2, 2).mask, bytes.data() + 300 + 200 + 20);
   EXPECT_EQ(row_keys(problem, 1, 2, 2).mask_stride, 2);
 }

@@ -95,6 +95,10 @@ struct Call {
   }
 
   std::unique_ptr<Guarded> filled(const Extents& shape, Layout layout, Random& random, double deviation = 1) const {
+    return filled_as(dtype, shape, layout, random, deviation);
+  }
+  static std::unique_ptr<Guarded> filled_as(Dtype dtype, const Extents& shape, Layout layout, Random& random,
+                                            double deviation = 1) {
     auto tensor = std::make_unique<Guarded>(shape, dtype, layout);
     random.fill_normal(*tensor, deviation);
     return tensor;
@@ -116,6 +120,9 @@ struct Call {
     std::string text = "q [" + std::to_string(batch) + "," + std::to_string(num_heads) + "," + std::to_string(q_len) +
                        "," + std::to_string(head_dim) + "] kv [" + std::to_string(num_kv_heads) + "," +
                        std::to_string(kv_len) + "," + std::to_string(value_dim) + "]";
+    for (const auto* operand : {&q, &k, &v}) {
+      if (*operand) text += " " + std::string(name_of((*operand)->dtype()));
+    }
     if (options.causal) text += " causal";
     if (options.window.left) text += " left=" + std::to_string(*options.window.left);
     if (options.window.right) text += " right=" + std::to_string(*options.window.right);

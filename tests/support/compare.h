@@ -28,8 +28,16 @@ struct Tolerance {
 };
 
 inline double epsilon_of(Dtype dtype) {
-  return dtype == Dtype::kFloat64 ? std::numeric_limits<double>::epsilon()
-                                  : static_cast<double>(std::numeric_limits<float>::epsilon());
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return std::numeric_limits<double>::epsilon();
+    case Dtype::kFloat16:
+      return 0x1p-10;
+    case Dtype::kBFloat16:
+      return 0x1p-7;
+    default:
+      return static_cast<double>(std::numeric_limits<float>::epsilon());
+  }
 }
 
 /// Fails unless the two are comparable at all: equal shapes, and memory of their own (a result compared with itself

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <stdexcept>
 
+#include "qkv/half.h"
 #include "qkv/tensor.h"
 
 namespace qkv::support {
@@ -42,6 +43,10 @@ inline double read(const ConstTensorView& view, const Extents& index) {
       return static_cast<double>(view.as<float>()[at]);
     case Dtype::kFloat64:
       return view.as<double>()[at];
+    case Dtype::kFloat16:
+      return static_cast<double>(view.as<Float16>()[at]);
+    case Dtype::kBFloat16:
+      return static_cast<double>(view.as<BFloat16>()[at]);
     case Dtype::kInt64:
       return static_cast<double>(view.as<std::int64_t>()[at]);
     case Dtype::kInt32:
@@ -61,6 +66,12 @@ inline void write(const TensorView& view, const Extents& index, double value) {
       return;
     case Dtype::kFloat64:
       view.as<double>()[at] = value;
+      return;
+    case Dtype::kFloat16:
+      view.as<Float16>()[at] = Float16(value);
+      return;
+    case Dtype::kBFloat16:
+      view.as<BFloat16>()[at] = BFloat16(value);
       return;
     case Dtype::kInt64:
       view.as<std::int64_t>()[at] = static_cast<std::int64_t>(value);

@@ -93,10 +93,12 @@ class Guarded {
     if (dtype == Dtype::kBool) std::fill(memory_.begin(), memory_.end(), static_cast<unsigned char>(1));
     if (dtype == Dtype::kFloat32) fill_nan<float>();
     if (dtype == Dtype::kFloat64) fill_nan<double>();
+    if (dtype == Dtype::kFloat16) fill_nan<Float16>();
+    if (dtype == Dtype::kBFloat16) fill_nan<BFloat16>();
   }
   template <class T>
   void fill_nan() {
-    const T nan = std::numeric_limits<T>::quiet_NaN();
+    const T nan(std::numeric_limits<float>::quiet_NaN());
     for (std::size_t at = 0; at < memory_.size(); at += sizeof(T)) std::memcpy(memory_.data() + at, &nan, sizeof(T));
   }
 

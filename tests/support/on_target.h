@@ -41,6 +41,15 @@ inline std::vector<Setting> kernel_settings() {
   return settings;
 }
 
+/// The same targets with 16 bits.
+inline std::vector<Setting> half_settings() {
+  std::vector<Setting> settings;
+  for (const std::string& name : kernel_targets()) {
+    for (const Dtype dtype : {Dtype::kFloat16, Dtype::kBFloat16}) settings.push_back({name, dtype});
+  }
+  return settings;
+}
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
 #else

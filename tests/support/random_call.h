@@ -25,6 +25,17 @@ inline Layout draw_layout(Random& random) {
   return random.chance(0.4) ? Layout::kDense : kAllLayouts[random.integer(0, std::ssize(kAllLayouts) - 1)];
 }
 
+/// What k and v may be stored as beside a q of this dtype.
+inline Dtype draw_storage(Random& random, Dtype q) {
+  if (q == Dtype::kFloat64 || random.chance(0.6)) return q;
+  return random.chance(0.5) ? Dtype::kFloat16 : Dtype::kBFloat16;
+}
+
+/// What bias, sinks and slopes may be.
+inline Dtype draw_term_dtype(Random& random, Dtype q) {
+  return size_of(q) == 2 && random.chance(0.5) ? Dtype::kFloat32 : q;
+}
+
 /// A shape that broadcasts onto [batch, heads, q_len, kv_len], of 0 to 4 axes.
 inline Extents draw_broadcast_shape(Random& random, const Call& call) {
   const std::int64_t full[] = {call.batch, call.num_heads, call.q_len, call.kv_len};
@@ -67,15 +78,18 @@ inline void draw_terms(Random& random, Call& call) {
     random.fill_bool(*call.mask, random.chance(0.3) ? 0.02 : random.uniform(0.2, 1));
   }
   if (random.chance(0.3)) {
-    call.bias = call.filled(draw_broadcast_shape(random, call), draw_layout(random), random);
+    const Dtype dtype = draw_term_dtype(random, call.dtype);
+    call.bias = Call::filled_as(dtype, draw_broadcast_shape(random, call), draw_layout(random), random);
     for_each_index(call.bias->view().shape(), [&](const Extents& index) {
       if (random.chance(0.1)) write(*call.bias, index, -std::numeric_limits<double>::infinity());
     });
   }
-  if (random.chance(0.2)) call.sinks = call.filled(draw_head_shape(random, call), Layout::kDense, random);
-  if (random.chance(0.2)) {
-    call.slopes = call.filled(draw_head_shape(random, call), Layout::kDense, random, 0.1);
-  }
+  const auto per_head = [&](double deviation) {
+    const Dtype dtype = draw_term_dtype(random, call.dtype);
+    return Call::filled_as(dtype, draw_head_shape(random, call), Layout::kDense, random, deviation);
+  };
+  if (random.chance(0.2)) call.sinks = per_head(1);
+  if (random.chance(0.2)) call.slopes = per_head(0.1);
 }
 
 /// A call with anything the contract allows, of at most `most` rows and keys.
@@ -95,8 +109,12 @@ inline Call draw_call(Random& random, Dtype dtype, std::int64_t most) {
   draw_positions(random, call);
   draw_terms(random, call);
   call.q = call.filled({call.batch, call.num_heads, call.q_len, call.head_dim}, draw_layout(random), random);
-  call.k = call.filled({call.batch, call.num_kv_heads, call.kv_len, call.head_dim}, draw_layout(random), random);
-  call.v = call.filled({call.batch, call.num_kv_heads, call.kv_len, call.value_dim}, draw_layout(random), random);
+  const auto keyed = [&](std::int64_t columns) {
+    const Extents shape{call.batch, call.num_kv_heads, call.kv_len, columns};
+    return Call::filled_as(draw_storage(random, dtype), shape, draw_layout(random), random);
+  };
+  call.k = keyed(call.head_dim);
+  call.v = keyed(call.value_dim);
   for (std::int64_t key = 0; key < call.kv_len; ++key) {
     if (random.chance(0.05)) call.stats_keys.push_back(key);
   }

@@ -31,6 +31,14 @@ inline constexpr Tolerance kSmallWeightTolerance{.coefficient = 256, .size = 1e-
 /// w ln w has slope ln w: up to 16 bits of weights below eps count.
 inline constexpr Tolerance kEntropyTolerance{.coefficient = 512};
 
+/// With 16 bits: the rounding at the end, and that of each weight before it meets V in bfloat16.
+inline constexpr Tolerance kHalfOutTolerance{.coefficient = 1.5};
+/// A sum of weights that were rounded to bfloat16, in float32.
+inline constexpr Tolerance kRoundedWeightTolerance{.coefficient = 0x1p15};
+
+/// Of lse, weights, logits and statistics.
+inline Dtype stats_dtype(Dtype q) { return q == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
+
 /// One output, or a part of one.
 struct NamedView {
   std::string name;
@@ -55,15 +63,15 @@ struct Results {
   Results(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v, const Wanted& how = {})
       : wanted(how),
         out({q.extent(0), q.extent(1), q.extent(2), v.extent(3)}, q.dtype(), how.layout),
-        lse(per_row(q), q.dtype(), how.layout),
-        weights(per_key(q, k, how), q.dtype(), how.layout),
-        logits(per_key(q, k, how), q.dtype(), how.layout),
-        max_raw(per_row(q), q.dtype(), how.layout),
-        max_logit(per_row(q), q.dtype(), how.layout),
+        lse(per_row(q), stats_dtype(q.dtype()), how.layout),
+        weights(per_key(q, k, how), stats_dtype(q.dtype()), how.layout),
+        logits(per_key(q, k, how), stats_dtype(q.dtype()), how.layout),
+        max_raw(per_row(q), stats_dtype(q.dtype()), how.layout),
+        max_logit(per_row(q), stats_dtype(q.dtype()), how.layout),
         max_key(per_row(q), Dtype::kInt64, how.layout),
-        max_weight(per_row(q), q.dtype(), how.layout),
-        entropy(per_row(q), q.dtype(), how.layout),
-        key_weight(per_row(q), q.dtype(), how.layout) {}
+        max_weight(per_row(q), stats_dtype(q.dtype()), how.layout),
+        entropy(per_row(q), stats_dtype(q.dtype()), how.layout),
+        key_weight(per_row(q), stats_dtype(q.dtype()), how.layout) {}
 
   AttentionOutputs outputs() const {
     AttentionOutputs all;
@@ -94,6 +102,8 @@ struct Results {
                    {"entropy", entropy, kEntropyTolerance},
                    {"key_weight", key_weight, kOutTolerance}};
     for (NamedView& each : all) each.tolerance.coefficient *= spread;
+    if (size_of(out.dtype()) == 2) all.front().tolerance = kHalfOutTolerance;
+    if (out.dtype() == Dtype::kBFloat16) all.back().tolerance = kRoundedWeightTolerance;
     return all;
   }
 
