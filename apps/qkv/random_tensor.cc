@@ -2,6 +2,8 @@
 
 #include <functional>
 
+#include "qkv/half.h"
+
 namespace qkv::cli {
 namespace {
 
@@ -10,6 +12,25 @@ Tensor filled(const Extents& shape, Dtype dtype, const std::function<double()>& 
   const std::int64_t count = tensor.num_elements();
   for (std::int64_t i = 0; i < count; ++i) set_element(tensor, i, next());
   return tensor;
+}
+
+/// Calls visit(T()) with the type of the elements.
+template <class Visit>
+decltype(auto) visit_real(Dtype dtype, const Visit& visit) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return visit(double());
+    case Dtype::kFloat16:
+      return visit(Float16());
+    case Dtype::kBFloat16:
+      return visit(BFloat16());
+    default:
+      return visit(float());
+  }
+}
+
+double number_at(const ConstTensorView& view, std::int64_t offset) {
+  return visit_real(view.dtype(), [&]<class T>(T) { return static_cast<double>(view.as<T>()[offset]); });
 }
 
 /// Where, counted in elements from the first, the row-major element number `index` of a view lies.
@@ -44,8 +65,7 @@ Tensor to_float64(const ConstTensorView& view) {
   Tensor copy(view.shape(), Dtype::kFloat64);
   const std::int64_t count = copy.num_elements();
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t from = offset_of(view, i);
-    copy.as<double>()[i] = view.dtype() == Dtype::kFloat64 ? view.as<double>()[from] : view.as<float>()[from];
+    copy.as<double>()[i] = number_at(view, offset_of(view, i));
   }
   return copy;
 }
@@ -55,16 +75,12 @@ Tensor to_dtype(const Tensor& float64, Dtype dtype) {
   return filled(float64.shape(), dtype, [&] { return float64.as<double>()[next++]; });
 }
 
-double element(const Tensor& tensor, std::int64_t index) {
-  return tensor.dtype() == Dtype::kFloat64 ? tensor.as<double>()[index] : tensor.as<float>()[index];
-}
+Dtype stats_dtype(Dtype q) { return q == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
+
+double element(const Tensor& tensor, std::int64_t index) { return number_at(tensor, index); }
 
 void set_element(Tensor& tensor, std::int64_t index, double value) {
-  if (tensor.dtype() == Dtype::kFloat64) {
-    tensor.as<double>()[index] = value;
-  } else {
-    tensor.as<float>()[index] = static_cast<float>(value);
-  }
+  visit_real(tensor.dtype(), [&]<class T>(T) { tensor.as<T>()[index] = static_cast<T>(value); });
 }
 
 }  // namespace qkv::cli

@@ -23,7 +23,7 @@ class Random {
   }
   double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(engine_); }
 
-  /// Standard normal numbers: float32 or float64.
+  /// Standard normal numbers of any real dtype, rounded to it.
   Tensor normal(const Extents& shape, Dtype dtype);
   /// The same, uniform in low..high.
   Tensor uniform(const Extents& shape, Dtype dtype, double low, double high);
@@ -34,13 +34,16 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// A dense float64 copy of a float32 or float64 view, any strides. The conversion is exact.
+/// A dense float64 copy of a view of real numbers, any strides. The conversion is exact.
 Tensor to_float64(const ConstTensorView& view);
 
-/// The same numbers in a dense float32 or float64 tensor, rounded.
+/// The same numbers in a dense tensor of any real dtype, rounded.
 Tensor to_dtype(const Tensor& float64, Dtype dtype);
 
-/// Element number `index`, in row-major order, of a float32 or float64 tensor.
+/// The dtype of lse, weights, logits and statistics beside a q of this one.
+Dtype stats_dtype(Dtype q);
+
+/// Element number `index`, in row-major order, of a tensor of real numbers.
 double element(const Tensor& tensor, std::int64_t index);
 void set_element(Tensor& tensor, std::int64_t index, double value);
 

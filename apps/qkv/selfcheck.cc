@@ -9,6 +9,11 @@
 
 namespace qkv::cli {
 
+std::vector<Dtype> checked_dtypes(const SelfcheckPlan& plan) {
+  if (plan.quick) return {Dtype::kFloat32};
+  return {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16};
+}
+
 std::vector<Job> plan_jobs(const SelfcheckPlan& plan, const AttentionFunction& attention) {
   std::vector<Job> jobs;
   const auto append = [&jobs](std::vector<Job> more) {

@@ -50,6 +50,9 @@ struct Check {
   bool passed = false;
 };
 
+/// float32, and unless the plan is quick float64, float16 and bfloat16.
+std::vector<Dtype> checked_dtypes(const SelfcheckPlan& plan);
+
 /// Everything that a plan asks for, section by section, target by target.
 std::vector<Job> plan_jobs(const SelfcheckPlan& plan, const AttentionFunction& attention);
 
@@ -61,13 +64,17 @@ std::vector<Job> accuracy_jobs(const SelfcheckPlan& plan, const AttentionFunctio
 std::vector<Job> bits_jobs(const SelfcheckPlan& plan, const AttentionFunction& attention);
 std::vector<Job> module_jobs(const SelfcheckPlan& plan, const AttentionFunction& attention);
 
-/// The error of a computation in float32 or float64 is |computed - exact| / (epsilon * size), where exact is the
+/// The error of a computation is |computed - exact| / (epsilon * size), where exact is the
 /// reference in double precision and size is
 ///   out                        the sum of weights times |v| (the size of what is added up)
 ///   lse, logits, entropy       1, or the number's own magnitude where that is larger
 ///   weights                    the weight, or 1e-6 where that is larger
 /// A check passes at an error of at most this coefficient. What is seen is around a quarter of it.
 inline constexpr double kErrorBound = 64;
+
+/// The same of out (and of the sum of chosen weights) in float16 and bfloat16, in their epsilon: half of it for the
+/// rounding at the end, and where all of q, k and v are bfloat16 as much again for the rounding of the weights.
+inline constexpr double kHalfErrorBound = 1.5;
 
 }  // namespace qkv::cli
 

@@ -16,19 +16,19 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kSmallestWeight = 1e-6;
 
-/// out and every output of one call, in the dtype of its operands.
+/// out, in the dtype of the operands, and every other output of one call.
 struct Results {
   Results(const Sizes& s, Dtype dtype)
       : out({s.batch, s.num_heads, s.q_len, s.value_dim}, dtype),
-        weights({s.batch, s.num_heads, s.q_len, s.kv_len}, dtype),
-        raw_logits(weights.shape(), dtype),
-        logits(weights.shape(), dtype),
-        lse({s.batch, s.num_heads, s.q_len}, dtype),
-        max_raw(lse.shape(), dtype),
-        max_logit(lse.shape(), dtype),
-        max_weight(lse.shape(), dtype),
-        entropy(lse.shape(), dtype),
-        key_weight(lse.shape(), dtype),
+        weights({s.batch, s.num_heads, s.q_len, s.kv_len}, stats_dtype(dtype)),
+        raw_logits(weights.shape(), weights.dtype()),
+        logits(weights.shape(), weights.dtype()),
+        lse({s.batch, s.num_heads, s.q_len}, weights.dtype()),
+        max_raw(lse.shape(), weights.dtype()),
+        max_logit(lse.shape(), weights.dtype()),
+        max_weight(lse.shape(), weights.dtype()),
+        entropy(lse.shape(), weights.dtype()),
+        key_weight(lse.shape(), weights.dtype()),
         max_key(lse.shape(), Dtype::kInt64) {
     // What is not written stays NaN, which no check forgives.
     for (Tensor* tensor : {&out, &weights, &raw_logits, &logits, &lse, &max_raw, &max_logit, &max_weight, &entropy,
@@ -82,12 +82,23 @@ Truth truth_of(const Call& call) {
   return {std::move(results), std::move(out_size)};
 }
 
+double epsilon_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return std::numeric_limits<double>::epsilon();
+    case Dtype::kFloat16:
+      return 0x1p-10;
+    case Dtype::kBFloat16:
+      return 0x1p-7;
+    default:
+      return static_cast<double>(std::numeric_limits<float>::epsilon());
+  }
+}
+
 /// The largest error over several outputs, in multiples of epsilon, and which output it is in.
 class Worst {
  public:
-  explicit Worst(Dtype dtype)
-      : epsilon_(dtype == Dtype::kFloat64 ? std::numeric_limits<double>::epsilon()
-                                          : static_cast<double>(std::numeric_limits<float>::epsilon())) {}
+  explicit Worst(Dtype dtype) : epsilon_(epsilon_of(dtype)) {}
 
   void add(double computed, double exact, double size, const char* output) {
     double error = 0;
@@ -153,13 +164,13 @@ class Truths {
   std::map<std::pair<std::size_t, Dtype>, Truth> known_;
 };
 
-Measurement measure_accuracy(std::size_t index, Dtype dtype, Truths& truths, const AttentionFunction& attention) {
-  const Call call = make_call(index, dtype, truths.seed());
-  const Results computed = run(call, attention);
-  const Truth& truth = truths.of(index, dtype);
-  const Results& exact = truth.results;
-  Worst worst(dtype);
+/// What the weights have met V for, which with 16 bits has their epsilon: out, and the sum of weights as they did.
+void compare_values(const Results& computed, const Truth& truth, Worst& worst) {
   compare_out(computed.out, truth, worst);
+  compare(computed.key_weight, truth.results.key_weight, weight_size, "key_weight", worst);
+}
+
+void compare_softmax(const Results& computed, const Results& exact, std::int64_t kv_len, Worst& worst) {
   compare(computed.lse, exact.lse, magnitude, "lse", worst);
   compare(computed.weights, exact.weights, weight_size, "weights", worst);
   compare(computed.raw_logits, exact.raw_logits, magnitude, "scaled logits", worst);
@@ -168,8 +179,31 @@ Measurement measure_accuracy(std::size_t index, Dtype dtype, Truths& truths, con
   compare(computed.max_logit, exact.max_logit, magnitude, "max_logit", worst);
   compare(computed.max_weight, exact.max_weight, weight_size, "max_weight", worst);
   compare(computed.entropy, exact.entropy, magnitude, "entropy", worst);
-  compare(computed.key_weight, exact.key_weight, weight_size, "key_weight", worst);
-  compare_max_key(computed.max_key, exact, call.sizes.kv_len, worst);
+  compare_max_key(computed.max_key, exact, kv_len, worst);
+}
+
+/// With 16 bits, what is stored in them and what stays float32 are two checks, each by its own epsilon.
+enum class Part { kAll, kValues, kSoftmax };
+
+struct AccuracyCase {
+  std::size_t index = 0;
+  Dtype dtype = Dtype::kFloat32;
+  Part part = Part::kAll;
+
+  std::string name() const {
+    std::string name = all_cases()[index].name + ", " + std::string(name_of(dtype));
+    if (part == Part::kSoftmax) name += ", beside out";
+    return name;
+  }
+};
+
+Measurement measure_accuracy(const AccuracyCase& one, Truths& truths, const AttentionFunction& attention) {
+  const Call call = make_call(one.index, one.dtype, truths.seed());
+  const Results computed = run(call, attention);
+  const Truth& truth = truths.of(one.index, one.dtype);
+  Worst worst(one.part == Part::kSoftmax ? stats_dtype(one.dtype) : one.dtype);
+  if (one.part != Part::kSoftmax) compare_values(computed, truth, worst);
+  if (one.part != Part::kValues) compare_softmax(computed, truth.results, call.sizes.kv_len, worst);
   return worst.measurement();
 }
 
@@ -178,20 +212,25 @@ Measurement measure_accuracy(std::size_t index, Dtype dtype, Truths& truths, con
 std::vector<Job> accuracy_jobs(const SelfcheckPlan& plan, const AttentionFunction& attention) {
   std::vector<Job> jobs;
   const auto truths = std::make_shared<Truths>(plan.seed);
-  const auto add = [&](const std::string& target, std::size_t index, Dtype dtype) {
-    jobs.push_back(
-        {.section = "accuracy",
-         .target = target,
-         .name = all_cases()[index].name + ", " + std::string(name_of(dtype)),
-         .bound = kErrorBound,
-         .unit = "eps",
-         .measure = [index, dtype, truths, attention] { return measure_accuracy(index, dtype, *truths, attention); }});
+  const auto add = [&](const std::string& target, const AccuracyCase& one) {
+    jobs.push_back({.section = "accuracy",
+                    .target = target,
+                    .name = one.name(),
+                    .bound = one.part == Part::kValues ? kHalfErrorBound : kErrorBound,
+                    .unit = "eps",
+                    .measure = [one, truths, attention] { return measure_accuracy(one, *truths, attention); }});
   };
   for (const std::string& target : plan.targets) {
     for (std::size_t index = 0; index < all_cases().size(); ++index) {
       if (plan.quick && all_cases()[index].is_long) continue;
-      add(target, index, Dtype::kFloat32);
-      if (!plan.quick) add(target, index, Dtype::kFloat64);
+      for (const Dtype dtype : checked_dtypes(plan)) {
+        if (size_of(dtype) > 2) {
+          add(target, {index, dtype, Part::kAll});
+          continue;
+        }
+        add(target, {index, dtype, Part::kValues});
+        add(target, {index, dtype, Part::kSoftmax});
+      }
     }
   }
   return jobs;

@@ -17,7 +17,8 @@ namespace {
 /// What is compared: out and lse.
 struct Rows {
   Rows(const Sizes& s, Dtype dtype)
-      : out({s.batch, s.num_heads, s.q_len, s.value_dim}, dtype), lse({s.batch, s.num_heads, s.q_len}, dtype) {}
+      : out({s.batch, s.num_heads, s.q_len, s.value_dim}, dtype),
+        lse({s.batch, s.num_heads, s.q_len}, stats_dtype(dtype)) {}
   Tensor out;
   Tensor lse;
 };
@@ -181,9 +182,9 @@ Measurement alone_and_with_outputs(Dtype dtype, Random& random, const AttentionF
   const Call call = call_with_lengths(dtype, random);
   const Sizes& s = call.sizes;
   Rows with(s, dtype);
-  Tensor weights({s.batch, s.num_heads, s.q_len, s.kv_len}, dtype);
-  Tensor logits(weights.shape(), dtype);
-  Tensor entropy(with.lse.shape(), dtype);
+  Tensor weights({s.batch, s.num_heads, s.q_len, s.kv_len}, stats_dtype(dtype));
+  Tensor logits(weights.shape(), weights.dtype());
+  Tensor entropy(with.lse.shape(), weights.dtype());
   attention(call.q, call.k, call.v, with.out, call.options,
             {.lse = with.lse,
              .weights = Weights{.out = weights},
@@ -227,8 +228,7 @@ std::vector<Job> bits_jobs(const SelfcheckPlan& plan, const AttentionFunction& a
   };
   for (const std::string& target : plan.targets) {
     for (std::size_t index = 0; index < std::size(kBitsCases); ++index) {
-      add(target, index, Dtype::kFloat32);
-      if (!plan.quick) add(target, index, Dtype::kFloat64);
+      for (const Dtype dtype : checked_dtypes(plan)) add(target, index, dtype);
     }
   }
   return jobs;

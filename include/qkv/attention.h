@@ -56,9 +56,9 @@ struct AttentionOptions {
   double softcap = 0;
   /// bool, true = attend; broadcasts onto [batch, num_heads, q_len, kv_len] by NumPy's rules, from 0 to 4 axes.
   std::optional<ConstTensorView> mask = {};
-  /// Added to the logits; q's dtype; broadcasts like mask. -inf hides the key, finfo.min is an ordinary number.
+  /// Added to the logits; q's dtype, or float32 beside 16 bits; broadcasts like mask. -inf hides the key, finfo.min is an ordinary number.
   std::optional<ConstTensorView> bias = {};
-  /// One extra logit per head that takes part in the sum but has no value: [num_heads] or [batch, num_heads].
+  /// One extra logit per head that takes part in the sum but has no value: [num_heads] or [batch, num_heads], as bias.
   std::optional<ConstTensorView> sinks = {};
   /// ALiBi: adds -slope * |p - j|; [num_heads] or [batch, num_heads].
   std::optional<ConstTensorView> alibi_slopes = {};
@@ -117,10 +117,10 @@ struct AttentionOutputs {
 
 /// out = softmax(masked(softcap(scale * Q K^T) + bias)) V, per batch and head.
 ///
-/// @param q    [batch, num_heads, q_len, head_dim], float32 or float64; any strides, as all operands
-/// @param k    [batch, num_kv_heads, kv_len, head_dim], q's dtype; num_heads % num_kv_heads == 0, and query head h reads
-///             kv head h / (num_heads / num_kv_heads)
-/// @param v    [batch, num_kv_heads, kv_len, value_dim], q's dtype; value_dim is free
+/// @param q    [batch, num_heads, q_len, head_dim]: float32, float64, float16 or bfloat16; any strides, as all operands
+/// @param k    [batch, num_kv_heads, kv_len, head_dim]: q's dtype, or 16 bits beside a q of at most 32; num_heads %
+///             num_kv_heads == 0, and query head h reads kv head h / (num_heads / num_kv_heads)
+/// @param v    [batch, num_kv_heads, kv_len, value_dim]: as k, whatever k has; value_dim is free
 /// @param out  [batch, num_heads, q_len, value_dim], q's dtype; shares no element with an input
 /// Fewer than four axes: the missing leading ones are 1. Extents of 0 are legal but for heads and head_dim.
 ///
@@ -130,8 +130,9 @@ struct AttentionOutputs {
 /// padding. docs/op/attention.md has the whole contract, docs/op/order.md the order of arithmetic.
 ///
 /// @throws ShapeError, DtypeError, ValueError: naming the argument, what was seen and what was expected.
-/// Accuracy: |error| <= c * eps * (sum of weights times |v|), measured against the double-precision reference. In float32 a
-/// weight below 2^-126 of the largest counts as 0, whatever v it would meet.
+/// Accuracy: |error| <= c * eps * (sum of weights times |v|), measured against the double-precision reference. Below 64
+/// bits arithmetic is that of float32, and a weight below 2^-126 of the largest counts as 0, whatever v it would meet; out
+/// is rounded once. Where q, k and v are all bfloat16, weights and the sum they are divided by are of bfloat16 weights.
 /// Cost: q_len * visible keys * (head_dim + value_dim) multiply-adds a head; memory O(q_len + kv_len): 2 MiB a
 /// thread and the packed keys of the heads in flight. Never q_len x kv_len, unless such an output is asked for.
 /// Source: Vaswani et al. 2017 (arXiv:1706.03762); running softmax by blocks of keys after Dao et al. 2022

@@ -44,7 +44,7 @@ typedef enum qkv_status {
   QKV_ERROR_INTERNAL = 5        ///< a fault of the library; outputs hold anything
 } qkv_status;
 
-/// Element types; attention takes QKV_FLOAT32 and QKV_FLOAT64.
+/// Element types; attention takes the last four.
 typedef enum qkv_dtype {
   QKV_BOOL = 0,  ///< one byte, 0 or 1
   QKV_UINT8 = 1,
@@ -110,9 +110,10 @@ typedef struct qkv_attention_options {
   const qkv_tensor* query_offsets;  ///< instead, one per batch: int32 or int64, shape [batch]
   /// Row at position p sees keys p - window_left <= j <= p + window_right, both ends included; null = unbounded.
   const int64_t* window_left;
-  const int64_t* window_right;     ///< neither side may be below 0
-  const qkv_tensor* mask;          ///< bool, 1 = attend; broadcasts onto [batch, num_heads, q_len, kv_len]
-  const qkv_tensor* bias;          ///< added to the logits; q's dtype; broadcasts like mask; -inf hides the key
+  const int64_t* window_right;  ///< neither side may be below 0
+  const qkv_tensor* mask;       ///< bool, 1 = attend; broadcasts onto [batch, num_heads, q_len, kv_len]
+  /// Added to the logits; q's dtype, or float32 beside 16 bits, as sinks and slopes; broadcasts like mask; -inf hides.
+  const qkv_tensor* bias;
   const qkv_tensor* sinks;         ///< a logit per head without a value: [num_heads] or [batch, num_heads]
   const qkv_tensor* alibi_slopes;  ///< adds -slope * |p - j|: [num_heads] or [batch, num_heads]
   const qkv_tensor* kv_lens;       ///< hides keys at kv_lens[b] and beyond: int32 or int64, [batch], in 0..kv_len
@@ -161,9 +162,11 @@ static inline qkv_attention_outputs qkv_attention_outputs_init(void) {
 
 /// out = softmax(masked(softcap(scale * Q K^T) + bias)) V, per batch and head. qkv/attention.h has the whole contract.
 ///
-/// @param q        [batch, num_heads, q_len, head_dim], float32 or float64; any strides, as all operands
-/// @param k        [batch, num_kv_heads, kv_len, head_dim], q's dtype; num_heads % num_kv_heads == 0
-/// @param v        [batch, num_kv_heads, kv_len, value_dim], q's dtype; value_dim is free
+/// @param q        [batch, num_heads, q_len, head_dim]: float32, float64, float16 or bfloat16; any strides, as all
+///                 operands
+/// @param k        [batch, num_kv_heads, kv_len, head_dim]: q's dtype, or 16 bits beside a q of at most 32; num_heads %
+///                 num_kv_heads == 0
+/// @param v        [batch, num_kv_heads, kv_len, value_dim]: as k, whatever k has; value_dim is free
 /// @param out      [batch, num_heads, q_len, value_dim], q's dtype; shares no element with an input
 /// @param options  null = the defaults
 /// @param outputs  null = out alone
@@ -179,8 +182,8 @@ QKV_API qkv_status qkv_reference_attention(const qkv_tensor* q, const qkv_tensor
 /// Joins attention over disjoint sets of keys into attention over their union, left to right:
 /// lse = ln sum_i exp(lse_i), out = sum_i exp(lse_i - lse) out_i. Where every part is empty (lse -inf) the result is
 /// empty: out 0, lse -inf. Sinks enter once, here: compute the parts without them.
-/// @param outs       num_parts tensors [batch, num_heads, q_len, value_dim]; float32 or float64, all of one dtype and
-///                   shape
+/// @param outs       num_parts tensors [batch, num_heads, q_len, value_dim], all of one dtype (of those that attention
+///                   takes) and shape
 /// @param lses       num_parts tensors [batch, num_heads, q_len], natural logarithm
 /// @param num_parts  at least 1
 /// @param out        the parts' shape and dtype; shares no element with them

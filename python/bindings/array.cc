@@ -103,7 +103,8 @@ bool Array::has_at_most(std::int64_t most) const noexcept {
 
 void Array::read_numpy(const Parameter& parameter, Access access) {
   const auto& array = *reinterpret_cast<const NumpyArray*>(object_.ptr());
-  const std::optional<Dtype> dtype = dtype_of(*array.descr);
+  std::optional<Dtype> dtype = dtype_of(*array.descr);
+  if (!dtype && is_bfloat16(*array.descr)) dtype = Dtype::kBFloat16;
   if (!dtype) raise_numpy_dtype(object_, parameter);
   if (access == Access::kWrite && !is_writeable(array)) {
     throw ValueError(format_text("{}: the array is read-only", parameter.name));

@@ -78,11 +78,10 @@ class Call {
 
   // Results are made before the library looks at q, so what they are made from is checked here.
   void check_q() const {
-    if (q_.dtype() != Dtype::kFloat32 && q_.dtype() != Dtype::kFloat64) {
-      const bool half = q_.dtype() == Dtype::kFloat16 || q_.dtype() == Dtype::kBFloat16;
-      throw DtypeError(format_text("q: dtype {} is not supported{}, expected {}; convert it with {}",
-                                   name_of(q_.dtype()), half ? " yet" : "", kFloatDtypes,
-                                   kind_ == Kind::kTorch ? ".float()" : ".astype(numpy.float32)"));
+    const Dtype dtype = q_.dtype();
+    if (dtype != Dtype::kFloat32 && dtype != Dtype::kFloat64 && dtype != Dtype::kFloat16 && dtype != Dtype::kBFloat16) {
+      raise_dtype({"q", kFloatDtypes}, std::string(name_of(dtype)),
+                  format_text("; convert it with {}", kind_ == Kind::kTorch ? ".float()" : ".astype(numpy.float32)"));
     }
     for (const auto& [array, name] : {std::pair(&q_, "q"), std::pair(&k_, "k"), std::pair(&v_, "v")}) {
       if (array->rank() < 1 || array->rank() > 4) {
@@ -136,7 +135,7 @@ class Call {
 
   void make_out() {
     if (arguments_[kOut].is_none()) {
-      make(out_, v_.extent_from_end(1));
+      make(out_, shape_with(v_.extent_from_end(1)), q_.dtype());
     } else {
       out_.emplace(of_kind(kOut, "out"), Parameter{"out", kFloatDtypes}, Array::Access::kWrite);
     }
@@ -144,14 +143,14 @@ class Call {
 
   void make_lse() {
     if (!to_flag(arguments_[kReturnLse], "return_lse")) return;
-    make_per_row(lse_, q_.dtype());
+    make_per_row(lse_, stats_dtype(q_.dtype()));
     outputs_.lse = with_rank(lse_->view(), 3);
   }
 
   void make_logits() {
     if (arguments_[kReturnLogits].is_none()) return;
     const LogitsStage stage = to_logits_stage(arguments_[kReturnLogits]);
-    make(logits_, k_.extent_from_end(2));
+    make(logits_, shape_with(k_.extent_from_end(2)), stats_dtype(q_.dtype()));
     outputs_.logits = Logits{with_rank(logits_->view(), 4), stage};
   }
 
@@ -166,7 +165,7 @@ class Call {
     Shape shape = shape_with(k_.extent_from_end(2));
     if (chosen.heads) shape[1] = static_cast<std::int64_t>(chosen.heads->size());
     if (chosen.rows) shape[2] = static_cast<std::int64_t>(chosen.rows->size());
-    make(weights_, shape);
+    make(weights_, shape, stats_dtype(q_.dtype()));
     chosen.out = with_rank(weights_->view(), 4);
     outputs_.weights = std::move(chosen);
   }
@@ -197,7 +196,7 @@ class Call {
     const std::array<std::optional<TensorView>*, kNumStats> members = {
         &stats.max_raw, &stats.max_logit, &stats.max_key, &stats.max_weight, &stats.entropy, &stats.key_weight};
     for (std::size_t i = 0; i < members.size(); ++i) {
-      make_per_row(stats_[i], members[i] == &stats.max_key ? Dtype::kInt64 : q_.dtype());
+      make_per_row(stats_[i], members[i] == &stats.max_key ? Dtype::kInt64 : stats_dtype(q_.dtype()));
       *members[i] = with_rank(stats_[i]->view(), 3);
     }
     if (!arguments_[kStatsKeys].is_none()) stats.keys = to_int64s(arguments_[kStatsKeys], "stats_keys");
@@ -211,11 +210,10 @@ class Call {
   }
 
   // A result without the leading axes that q lacks.
-  void make(MaybeArray& result, const Shape& shape) const {
+  void make(MaybeArray& result, const Shape& shape, Dtype dtype) const {
     const auto axes = std::span(shape).last(static_cast<std::size_t>(q_.rank()));
-    result.emplace(new_array(kind_, axes, q_.dtype()), kResult, Array::Access::kNew);
+    result.emplace(new_array(kind_, axes, dtype), kResult, Array::Access::kNew);
   }
-  void make(MaybeArray& result, std::int64_t columns) const { make(result, shape_with(columns)); }
 
   void make_per_row(MaybeArray& result, Dtype dtype) const {
     const Shape shape = shape_with(1);

@@ -56,16 +56,7 @@ std::optional<Dtype> dtype_of(const NumpyDescr& descr) {
   }
 }
 
-NumpyType numpy_result_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat64:
-      return kNumpyDouble;
-    case Dtype::kInt64:
-      return sizeof(long) == 8 ? kNumpyLong : kNumpyLongLong;
-    default:
-      return kNumpyFloat;
-  }
-}
+Dtype stats_dtype(Dtype q) noexcept { return q == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
 
 std::optional<Dtype> dtype_named(std::string_view name) {
   for (const Dtype dtype : {Dtype::kBool, Dtype::kUInt8, Dtype::kInt8, Dtype::kInt16, Dtype::kInt32, Dtype::kInt64,
@@ -83,7 +74,6 @@ void raise_dtype(const Parameter& parameter, const std::string& seen, const std:
 void raise_numpy_dtype(nb::handle array, const Parameter& parameter) {
   const nb::object dtype = array.attr("dtype");
   const std::string name = nb::str(dtype.attr("name")).c_str();
-  if (name == "bfloat16") raise_dtype(parameter, name, "; convert it with .astype(numpy.float32)");
   if (!nb::cast<bool>(dtype.attr("isnative"))) {
     raise_dtype(parameter, format_text("{} with swapped bytes", name),
                 format_text("; convert it with .astype(numpy.{})", name));

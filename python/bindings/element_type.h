@@ -24,17 +24,17 @@ struct Parameter {
 /// An array that the call made itself.
 inline constexpr Parameter kResult = {"result", ""};
 
-inline constexpr const char* kFloatDtypes = "float32 or float64";
+inline constexpr const char* kFloatDtypes = "float32, float64, float16 or bfloat16";
 inline constexpr const char* kIndexDtypes = "int32 or int64";
 
 /// The qkv::Dtype of DLPack's code, or nothing where there is none.
 std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype);
 
-/// The same for a NumPy dtype in the machine's byte order.
+/// The same for a NumPy dtype in the machine's byte order, bfloat16 (which NumPy lacks) apart.
 std::optional<Dtype> dtype_of(const NumpyDescr& descr);
 
-/// The NumPy type of a result: float32, float64 or int64.
-NumpyType numpy_result_type(Dtype dtype);
+/// Of lse, weights, logits and statistics beside a q of this dtype.
+Dtype stats_dtype(Dtype q) noexcept;
 
 /// The same by name: "float32".
 std::optional<Dtype> dtype_named(std::string_view name);

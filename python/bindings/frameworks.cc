@@ -24,12 +24,18 @@ Immortal keep(nb::object object) { return object.release().ptr(); }
 struct ResultDtypes {
   Immortal float32 = nullptr;
   Immortal float64 = nullptr;
+  Immortal float16 = nullptr;
+  Immortal bfloat16 = nullptr;
   Immortal int64 = nullptr;
 
   PyObject* of(Dtype dtype) const {
     switch (dtype) {
       case Dtype::kFloat64:
         return float64;
+      case Dtype::kFloat16:
+        return float16;
+      case Dtype::kBFloat16:
+        return bfloat16;
       case Dtype::kInt64:
         return int64;
       default:
@@ -74,6 +80,21 @@ Numpy load_numpy() {
   return {keep(nb::module_::import_("numpy").attr("ndarray")), reinterpret_cast<NumpyNew>(table[kNumpyNew])};
 }
 
+// The bfloat16 that ml_dtypes adds to NumPy.
+struct MlDtypes {
+  int type_num;
+};
+
+MlDtypes load_ml_dtypes() {
+  const nb::object module = nb::steal(PyImport_ImportModule("ml_dtypes"));
+  if (!module.is_valid()) {
+    drop_error(PyExc_ImportError);
+    throw nb::import_error("qkv: a NumPy array of bfloat16 needs the package ml_dtypes: pip install ml_dtypes");
+  }
+  const nb::object dtype = nb::module_::import_("numpy").attr("dtype")(module.attr("bfloat16"));
+  return {nb::cast<int>(dtype.attr("num"))};
+}
+
 struct Torch {
   Immortal empty;
   Immortal empty_keywords;
@@ -103,7 +124,8 @@ Torch load_torch() {
           keep(nb::getattr(mode_keys, "PROXY", nb::object())),
           keep(nb::borrow(forward_ad)),
           keep(forward_ad.attr("__dict__")),
-          {keep(module.attr("float32")), keep(module.attr("float64")), keep(module.attr("int64"))}};
+          {keep(module.attr("float32")), keep(module.attr("float64")), keep(module.attr("float16")),
+           keep(module.attr("bfloat16")), keep(module.attr("int64"))}};
 }
 
 // A member of a module that somebody else has imported; null where nobody has, or where it has none.
@@ -145,12 +167,27 @@ ArrayType classify(PyTypeObject* type) {
   return {};
 }
 
+int numpy_type_num(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return kNumpyDouble;
+    case Dtype::kFloat16:
+      return kNumpyHalf;
+    case Dtype::kBFloat16:
+      return once(load_ml_dtypes).type_num;
+    case Dtype::kInt64:
+      return sizeof(long) == 8 ? kNumpyLong : kNumpyLongLong;
+    default:
+      return kNumpyFloat;
+  }
+}
+
 PyObject* new_numpy_array(std::span<const std::int64_t> shape, Dtype dtype) {
   const Numpy& found = once(load_numpy);
   std::array<Py_ssize_t, kMaxRank> extents = {};
   std::copy(shape.begin(), shape.end(), extents.begin());
   return found.make(reinterpret_cast<PyTypeObject*>(found.ndarray), static_cast<int>(shape.size()), extents.data(),
-                    numpy_result_type(dtype), nullptr, nullptr, 0, 0, nullptr);
+                    numpy_type_num(dtype), nullptr, nullptr, 0, 0, nullptr);
 }
 
 PyObject* new_tensor(std::span<const std::int64_t> shape, Dtype dtype) {
@@ -204,6 +241,14 @@ ArrayType array_type_of(nb::handle object) {
 
 bool is_masked_array(nb::handle object) {
   return is_subclass(Py_TYPE(object.ptr()), member_if_imported("numpy.ma", "MaskedArray"));
+}
+
+bool is_bfloat16(const NumpyDescr& descr) {
+  // Types that NumPy knows itself have numbers below 256; whoever made this array has imported the other's package.
+  constexpr int kFirstUserType = 256;
+  if (descr.type_num < kFirstUserType) return false;
+  const nb::object type = member_if_imported("ml_dtypes", "bfloat16");
+  return type.is_valid() && type.ptr() == reinterpret_cast<PyObject*>(descr.scalar_type);
 }
 
 bool torch_grad_enabled() { return nb::handle(once(load_torch).is_grad_enabled)().is(nb::handle(Py_True)); }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "bindings/dlpack_exchange.h"
+#include "bindings/numpy_array.h"
 #include "qkv/dtype.h"
 
 /// What is known of the array libraries of the process. NumPy is imported by the first call; PyTorch never: it is
@@ -33,6 +34,9 @@ ArrayType array_type_of(nb::handle object);
 /// Whether it is a numpy.ma.MaskedArray.
 bool is_masked_array(nb::handle object);
 
+/// Whether a NumPy dtype is the bfloat16 of the package ml_dtypes.
+bool is_bfloat16(const NumpyDescr& descr);
+
 /// torch.is_grad_enabled()
 bool torch_grad_enabled();
 
@@ -48,7 +52,8 @@ bool torch_is_tracing();
 /// Tells autograd that a tensor's memory was written behind its back.
 void torch_mark_written(nb::handle tensor);
 
-/// A new uninitialised array: a tensor for kTorch, else a NumPy array.
+/// A new uninitialised array: a tensor for kTorch, else a NumPy array. @throws nb::import_error for a NumPy array of
+/// bfloat16 without the package ml_dtypes
 nb::object new_array(Kind kind, std::span<const std::int64_t> shape, Dtype dtype);
 
 }  // namespace qkv::python

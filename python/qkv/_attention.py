@@ -60,16 +60,19 @@ def attention(
     Parameters
     ----------
     q : array, shape [batch, num_heads, q_len, head_dim]
-        Queries, float32 or float64. A NumPy array, a PyTorch tensor on the CPU, or an object with ``__dlpack__``; all
-        arrays of a call are of one kind. Fewer axes are legal: the missing leading ones are 1.
+        Queries: float32, float64, float16 or bfloat16 (PyTorch's, or that of ml_dtypes). A NumPy array, a PyTorch
+        tensor on the CPU, or an object with ``__dlpack__``; all arrays of a call are of one kind. Fewer axes are legal:
+        the missing leading ones are 1.
     k : array, shape [batch, num_kv_heads, kv_len, head_dim]
-        Keys, q's dtype. ``num_heads % num_kv_heads == 0``; query head h reads ``h // (num_heads // num_kv_heads)``.
+        Keys: q's dtype, or float16 or bfloat16 beside a q of at most 32 bits. ``num_heads % num_kv_heads == 0``; query
+        head h reads ``h // (num_heads // num_kv_heads)``.
     v : array, shape [batch, num_kv_heads, kv_len, value_dim]
-        Values, q's dtype; value_dim is free.
+        Values, as k, whatever k has; value_dim is free.
     mask : bool array, optional
         True = attend. Broadcasts to [batch, num_heads, q_len, kv_len] by NumPy's rules.
     bias : array, optional
-        Added to the logits, q's dtype; broadcasts like mask. -inf hides the key; finfo.min is an ordinary number.
+        Added to the logits: q's dtype, or float32 beside 16 bits. Broadcasts like mask. -inf hides the key; finfo.min
+        is an ordinary number.
     causal : bool, default False
         The row at position p sees key j only if ``j <= p``.
     query_offset : int, or ints or int array of shape [batch], optional
@@ -84,9 +87,9 @@ def attention(
     softcap : float, default 0.0
         c > 0 turns each scaled logit x into ``c * tanh(x / c)``, before bias and masks.
     sinks : array, shape [num_heads] or [batch, num_heads], optional
-        One extra logit a head that takes part in the sum and has no value.
+        One extra logit a head that takes part in the sum and has no value; dtypes as bias.
     alibi_slopes : array, shape [num_heads] or [batch, num_heads], optional
-        Adds ``-slope * abs(p - j)``.
+        Adds ``-slope * abs(p - j)``; dtypes as bias.
     kv_lens : int, or ints or int array of shape [batch], optional
         Keys at kv_lens[b] and beyond are hidden; each in 0..kv_len. An int is for every batch.
     dropout : float, default 0.0
@@ -112,7 +115,8 @@ def attention(
     out : array, shape [batch, num_heads, q_len, value_dim]
         Of q's kind and dtype (NumPy for a DLPack object), or the `out` that was given. It and all other results have
         as many leading axes as q: q of [q_len, head_dim] gives out [q_len, value_dim], lse [q_len], weights
-        [q_len, kv_len]. Where anything else is asked for, a tuple in this order:
+        [q_len, kv_len]. Beside a q of 16 bits they are float32. Where anything else is asked for, a tuple in this
+        order:
     lse : array, shape [batch, num_heads, q_len], if return_lse
         Natural logarithm of the sum of exp of the logits, sinks included; -inf for a row that sees nothing.
     logits : array, shape [batch, num_heads, q_len, kv_len], if return_logits
@@ -125,7 +129,7 @@ def attention(
     ShapeError
         A ValueError: shapes that do not fit together.
     DtypeError
-        A TypeError: an element type that is not supported (float16 and bfloat16 are not yet), or that does not agree.
+        A TypeError: an element type that is not supported, or that does not agree.
     ValueError
         A number out of its range; an array that cannot be used as it is: read-only out, an out that overlaps an input,
         a tensor that requires grad under grad mode or has a tangent (there are no derivatives yet), is sparse, nested,
@@ -140,6 +144,9 @@ def attention(
 
     Notes
     -----
+    16 bits are for storage: arithmetic is that of float32, and out is rounded once. Where q, k and v are all bfloat16,
+    the weights are rounded to bfloat16 before they meet v, and divided by their sum.
+
     A key that a row may not see does not change one bit of the row, even if it holds NaN. A row that sees nothing gives
     0. A visible NaN makes its row NaN and no other row. A row's bits depend on its own query, its visible keys at their
     positions and the options: not on batch, threads, padding, or how queries are split into calls.

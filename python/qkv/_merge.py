@@ -35,7 +35,7 @@ def merge_states(
     Parameters
     ----------
     outs : list of arrays, each of shape [batch, num_heads, q_len, value_dim]
-        Results of `qkv.attention` over parts of the keys; one dtype, float32 or float64, and one kind. Fewer axes are
+        Results of `qkv.attention` over parts of the keys; one dtype and one kind. Fewer axes are
         legal: the missing leading ones are 1.
     lses : list of arrays, each of shape [batch, num_heads, q_len]
         Their lse (natural logarithm), as ``return_lse=True`` gives it.

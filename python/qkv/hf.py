@@ -114,7 +114,7 @@ def attention_forward(
 
     Args:
         module: the attention layer; its ``is_causal`` counts where the argument is None.
-        query: ``[batch, num_heads, q_len, head_dim]``, float32 or float64, on the CPU; any strides, as key and value.
+        query: ``[batch, num_heads, q_len, head_dim]``, of any real dtype, on the CPU; any strides, as key and value.
         key: ``[batch, num_kv_heads, kv_len, head_dim]``, heads not repeated.
         value: ``[batch, num_kv_heads, kv_len, value_dim]``.
         attention_mask: bool (True = attend) or float (added to the logits), broadcast onto
@@ -233,11 +233,6 @@ def _check_tensors(**tensors: torch.Tensor | None) -> None:
             continue
         if tensor.device.type != "cpu":
             raise ValueError(f"{name} is on {tensor.device}; qkv runs on the CPU: use model.to('cpu')")
-        if tensor.dtype in (torch.bfloat16, torch.float16):
-            raise TypeError(
-                f"{name} is {tensor.dtype}; this version of qkv computes in float32 and float64: load the model with "
-                "dtype=torch.float32, or call model.float()"
-            )
         if tensor.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, and this version of qkv has no backward: run the model under "

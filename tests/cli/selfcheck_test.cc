@@ -292,6 +292,8 @@ TEST(Selfcheck, FullPlanHasBothDtypesAndTheLongCases) {
   EXPECT_GT(jobs.size(), 2 * quick - 2);
   EXPECT_TRUE(has("5000 keys, float32"));
   EXPECT_TRUE(has("plain, float64"));
+  EXPECT_TRUE(has("plain, float16"));
+  EXPECT_TRUE(has("plain, bfloat16, beside out"));
 }
 
 /// What a report prints, and its exit status.
@@ -309,6 +311,34 @@ Report report(const AttentionFunction& function, bool json) {
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   std::fclose(file);
   return {status, text};
+}
+
+TEST(SelfcheckHalf, IsHeldToItsOwnEpsilon) {
+  SelfcheckPlan plan = quick_plan();
+  plan.quick = false;
+  const auto passes = [&](const AttentionFunction& function, const std::string& name) {
+    for (const Job& job : plan_jobs(plan, function)) {
+      if (job.section == "accuracy" && job.name == name) return make_check(job).passed;
+    }
+    ADD_FAILURE() << "no check is called " << name;
+    return false;
+  };
+  // Two steps of 16 bits in out; in what is float32 a change that would vanish in 16 bits.
+  const AttentionFunction coarse = attention_then([](const Arguments& a) {
+    if (size_of(a.out.dtype()) == 2)
+      *a.out.as<std::uint16_t>() = static_cast<std::uint16_t>(*a.out.as<std::uint16_t>() + 2);
+  });
+  const AttentionFunction careless = attention_then([](const Arguments& a) {
+    if (a.outputs.lse && size_of(a.out.dtype()) == 2) *a.outputs.lse->as<float>() *= 1 + 0x1p-12F;
+  });
+  for (const std::string dtype : {"float16", "bfloat16"}) {
+    EXPECT_TRUE(passes(unbroken(), "plain, " + dtype));
+    EXPECT_TRUE(passes(unbroken(), "everything at once, " + dtype));
+    EXPECT_TRUE(passes(unbroken(), "everything at once, " + dtype + ", beside out"));
+    EXPECT_FALSE(passes(coarse, "head_dim 1, value_dim 1, " + dtype));
+    EXPECT_TRUE(passes(coarse, "head_dim 1, value_dim 1, " + dtype + ", beside out"));
+    EXPECT_FALSE(passes(careless, "plain, " + dtype + ", beside out"));
+  }
 }
 
 TEST(SelfcheckReport, FailureIsExitStatus1AndNamed) {

@@ -46,25 +46,42 @@ SHAPES: list[tuple[dict[str, Any], str]] = [
 ]
 
 DTYPES: list[tuple[dict[str, Any], str]] = [
-    ({"q": np.ones((2, 4, 3, 8), np.int64)}, "q: dtype int64 is not supported, expected float32 or float64"),
-    ({"q": np.ones((2, 4, 3, 8), np.uint32)}, "q: dtype uint32 is not supported, expected float32 or float64"),
-    ({"q": np.ones((2, 4, 3, 8), bool)}, "q: dtype bool is not supported, expected float32 or float64"),
-    ({"q": np.ones((2, 4, 3, 8), np.complex64)}, "q: dtype complex64 is not supported"),
     (
-        {"q": np.ones((2, 4, 3, 8), np.float16)},
-        "q: dtype float16 is not supported yet, expected float32 or float64; convert it with .astype(numpy.float32)",
+        {"q": np.ones((2, 4, 3, 8), np.int64)},
+        "q: dtype int64 is not supported, expected float32, float64, float16 or bfloat16",
     ),
+    (
+        {"q": np.ones((2, 4, 3, 8), np.uint32)},
+        "q: dtype uint32 is not supported, expected float32, float64, float16 or bfloat16",
+    ),
+    (
+        {"q": np.ones((2, 4, 3, 8), bool)},
+        "q: dtype bool is not supported, expected float32, float64, float16 or bfloat16",
+    ),
+    ({"q": np.ones((2, 4, 3, 8), np.complex64)}, "q: dtype complex64 is not supported"),
     ({"q": np.ones((2, 4, 3, 8), object)}, "q: dtype object is not supported"),
     (
         {"q": np.ones((2, 4, 3, 8), ">f4")},
-        "q: dtype float32 with swapped bytes is not supported, expected float32 or "
-        "float64; convert it with .astype(numpy.float32)",
+        "q: dtype float32 with swapped bytes is not supported, expected float32, float64, float16 or bfloat16; "
+        "convert it with .astype(numpy.float32)",
     ),
     ({"q": np.zeros((2, 4, 3, 8), [("x", "<f4")])}, "q: dtype void32 is not supported"),
     ({"q": np.zeros((2, 4, 3, 8), "M8[s]")}, "q: dtype datetime64[s] is not supported"),
     ({"q": np.ones((2, 4, 3, 8), np.longdouble)}, "q: dtype float128 is not supported"),
-    ({"k": np.ones((2, 2, 5, 8), np.float64)}, "k: expected float32 as in q, got float64"),
-    ({"v": np.ones((2, 2, 5, 6), np.float16)}, "v: expected float32"),
+    (
+        {"k": np.ones((2, 2, 5, 8), np.float64)},
+        "k: expected float32, float16 or bfloat16 beside a q of float32, got float64",
+    ),
+    (
+        {"v": np.ones((2, 2, 5, 6), np.int8)},
+        "v: expected float32, float16 or bfloat16 beside a q of float32, got int8; int8 keys and "
+        "values live in a cache",
+    ),
+    (
+        {"q": np.ones((2, 4, 3, 8), np.float16)},
+        "k: expected float16 or bfloat16 beside a q of float16, got float32",
+    ),
+    ({"out": np.ones((2, 4, 3, 6), np.float16)}, "out: expected float32 as in q, got float16"),
     ({"mask": np.ones((3, 5), F)}, "mask: expected bool (true = attend), got float32"),
     ({"mask": np.ones((3, 5), np.int64)}, "mask: expected bool (true = attend), got int64; use mask != 0"),
     ({"mask": np.ones((3, 5), np.uint8)}, "mask: expected bool (true = attend), got uint8; use mask != 0"),

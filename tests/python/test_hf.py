@@ -212,10 +212,18 @@ def test_what_the_op_lacks_is_refused(options, error, text):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_16_bit_is_refused(dtype):
-    q, k, v = operands(dtype=dtype)
-    with pytest.raises(TypeError, match=f"query is torch.{dtype}.*model.float"):
-        qkv.hf.attention_forward(layer(4), q, k, v, None)
+def test_16_bits(dtype):
+    q, k, v = operands(dtype=dtype, q_len=40, kv_len=40)
+    hidden = torch.rand(2, 1, 40, 40, generator=torch.Generator().manual_seed(SEED)) < 0.3
+    bias = torch.zeros(2, 1, 40, 40, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
+    bias[..., 0] = 0
+    out, weights = qkv.hf.attention_forward(layer(4, is_causal=False), q, k, v, bias, output_attentions=True)
+    expected, expected_weights = by_hand(q, k, v, scale=0.25, bias=bias)
+    assert out.dtype == q.dtype
+    assert weights.dtype == torch.float32
+    epsilon = torch.finfo(q.dtype).eps
+    assert (out.double() - expected.double()).abs().max() <= 1.5 * epsilon * v.abs().max()
+    assert (weights.double() - expected_weights.double()).abs().max() < 1e-6
 
 
 def test_integer_mask_is_refused():
@@ -403,6 +411,12 @@ def test_minilm_training_mode_is_refused(minilm, tokens):
 
 
 @needs_minilm
-def test_minilm_in_bfloat16_is_refused(minilm, tokens):
-    with pytest.raises(TypeError, match=r"query is torch\.bfloat16"):
-        run(minilm.bfloat16(), "qkv", tokens)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_minilm_in_16_bits_is_as_near_to_float32_as_sdpa(minilm, tokens, dtype):
+    exact = run(minilm, "qkv", tokens).last_hidden_state
+    half = minilm.to(getattr(torch, dtype))
+    ours, theirs = (run(half, name, tokens).last_hidden_state.float() for name in ("qkv", "sdpa"))
+    real = tokens["attention_mask"].bool()
+    off = (ours - exact)[real].norm()
+    assert off <= 1.1 * (theirs - exact)[real].norm()
+    assert off <= 0.05 * exact[real].norm()
