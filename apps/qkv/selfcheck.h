@@ -66,7 +66,8 @@ std::vector<Job> module_jobs(const SelfcheckPlan& plan, const AttentionFunction&
 
 /// The error of a computation is |computed - exact| / (epsilon * size), where exact is the
 /// reference in double precision and size is
-///   out                        the sum of weights times |v| (the size of what is added up)
+///   out                        the sum of weights times |v| (the size of what is added up); in float16, 2^-14 where
+///                              that is larger
 ///   lse, logits, entropy       1, or the number's own magnitude where that is larger
 ///   weights                    the weight, or 1e-6 where that is larger
 /// A check passes at an error of at most this coefficient. What is seen is around a quarter of it.

@@ -49,7 +49,7 @@ Signature make_signature() {
   return made;
 }
 
-std::size_t place_of(nb::handle name, const Arguments& names) {
+std::size_t place_of(nb::handle name, const Arguments& names, const char* function) {
   for (std::size_t i = kMask; i < kNumArguments; ++i) {
     if (names[i].is(name)) return i;
   }
@@ -57,12 +57,12 @@ std::size_t place_of(nb::handle name, const Arguments& names) {
     if (PyUnicode_Compare(names[i].ptr(), name.ptr()) == 0) return i;
   }
   throw nb::type_error(
-      format_text("attention() got an unexpected keyword argument {}", text_of(nb::repr(name))).c_str());
+      format_text("{}() got an unexpected keyword argument {}", function, text_of(nb::repr(name))).c_str());
 }
 
 }  // namespace
 
-Arguments arguments_of(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options) {
+Arguments arguments_of(const char* function, nb::handle q, nb::handle k, nb::handle v, const nb::dict& options) {
   static const Signature signature = make_signature();
   Arguments arguments = signature.defaults;
   arguments[kQ] = q;
@@ -71,7 +71,8 @@ Arguments arguments_of(nb::handle q, nb::handle k, nb::handle v, const nb::dict&
   Py_ssize_t at = 0;
   PyObject* name = nullptr;
   PyObject* value = nullptr;
-  while (PyDict_Next(options.ptr(), &at, &name, &value) != 0) arguments[place_of(name, signature.names)] = value;
+  while (PyDict_Next(options.ptr(), &at, &name, &value) != 0)
+    arguments[place_of(name, signature.names, function)] = value;
   return arguments;
 }
 

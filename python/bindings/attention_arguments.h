@@ -39,8 +39,8 @@ enum Argument : std::size_t {
 /// Borrowed references, one for every argument: what is not given has its default.
 using Arguments = std::array<nb::handle, kNumArguments>;
 
-/// The arguments of a call attention(q, k, v, **options). @throws nb::type_error for an option that there is not.
-Arguments arguments_of(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options);
+/// The arguments of a call function(q, k, v, **options). @throws nb::type_error for an option that there is not.
+Arguments arguments_of(const char* function, nb::handle q, nb::handle k, nb::handle v, const nb::dict& options);
 
 }  // namespace qkv::python
 

@@ -43,6 +43,7 @@ std::string in_python_words(std::string text) {
       {"qkv::set_num_threads: ", "num_threads: "},  // one argument, which the library need not name
       {"qkv::set_target: ", "name: "},
       {"qkv::attention: stats.keys:", "stats_keys:"},
+      {"qkv::attention_varlen: stats.keys:", "stats_keys:"},
       {"qkv::attention: weights.heads:", "return_weights: Select.heads:"},
       {"qkv::attention: weights.rows:", "return_weights: Select.rows:"},
   };

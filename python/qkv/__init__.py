@@ -20,6 +20,7 @@ from qkv._errors import DtypeError, Error, ShapeError
 from qkv._errors import ValueError as ValueError  # noqa: A004
 from qkv._merge import merge_states
 from qkv._types import Select, Stats
+from qkv._varlen import attention_varlen
 
 if TYPE_CHECKING:
     from qkv import hf as hf
@@ -34,6 +35,7 @@ __all__ = [
     "ShapeError",
     "Stats",
     "attention",
+    "attention_varlen",
     "available_targets",
     "config",
     "masks",

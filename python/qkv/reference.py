@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from qkv import _attention, _core
+from qkv import _attention, _core, _varlen
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_varlen"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -26,3 +26,9 @@ def _with_signature_of(model: _F) -> Callable[[Callable[..., Any]], _F]:
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
     """`qkv.attention`, computed by the reference: the same arguments, results and errors."""
     return _core.reference_attention(q, k, v, options)
+
+
+@_with_signature_of(_varlen.attention_varlen)
+def attention_varlen(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **options: Any) -> Any:
+    """`qkv.attention_varlen`, computed by the reference: the same arguments, results and errors."""
+    return _core.reference_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, options)

@@ -16,7 +16,7 @@ void attention(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorVi
   if (target == attention_detail::kReferenceTarget) {
     reference::forward(q, k, v, out, options, outputs);
   } else {
-    attention_detail::forward(problem, target);
+    attention_detail::forward({&problem, 1}, target);
   }
 }
 

@@ -31,24 +31,57 @@ constexpr double kSerialWork = 2e5;
 constexpr std::int64_t kPlainRows = 16;
 constexpr std::int64_t kPackWords = 8;
 
-/// The kv heads of a call, numbered batch by batch.
+using Calls = std::span<const ForwardProblem>;
+
+/// A kv head and the query heads that share it.
 struct Head {
+  const ForwardProblem& problem;
   std::int64_t batch = 0;
   std::int64_t kv_head = 0;
 };
 
-Head head_at(const ForwardProblem& problem, std::int64_t index) {
-  return {index / problem.num_kv_heads, index % problem.num_kv_heads};
-}
+/// The kv heads of all calls, numbered call by call, batch by batch.
+class Heads {
+ public:
+  explicit Heads(Calls calls) : calls_(calls) {
+    if (calls.size() == 1) {  // nothing to look up, and nothing to allocate
+      size_ = count(calls.front());
+      return;
+    }
+    ends_.reserve(calls.size());
+    for (const ForwardProblem& call : calls) ends_.push_back(size_ += count(call));
+  }
 
-std::int64_t num_heads(const ForwardProblem& problem) { return problem.batch * problem.num_kv_heads; }
+  std::int64_t size() const noexcept { return size_; }
 
-int useful_threads(const ForwardProblem& problem) {
+  Head operator[](std::int64_t index) const {
+    std::size_t at = 0;
+    if (!ends_.empty()) {
+      at = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+      if (at > 0) index -= ends_[at - 1];
+    }
+    const ForwardProblem& problem = calls_[at];
+    return {problem, index / problem.num_kv_heads, index % problem.num_kv_heads};
+  }
+
+ private:
+  static std::int64_t count(const ForwardProblem& call) { return call.batch * call.num_kv_heads; }
+
+  Calls calls_;
+  std::int64_t size_ = 0;
+  std::vector<std::int64_t> ends_;  ///< by call
+};
+
+int useful_threads(Calls calls) {
   // Asked for in every call: a bad QKV_NUM_THREADS is refused by the smallest.
   const int threads = std::min(num_threads(), kMostThreads);
-  const double products = static_cast<double>(problem.batch * problem.num_heads) * static_cast<double>(problem.q_len) *
-                          static_cast<double>(problem.kv_len);
-  return products * static_cast<double>(problem.head_dim + problem.value_dim) < kSerialWork ? 1 : threads;
+  double work = 0;
+  for (const ForwardProblem& call : calls) {
+    const double products = static_cast<double>(call.batch * call.num_heads) * static_cast<double>(call.q_len) *
+                            static_cast<double>(call.kv_len);
+    work += products * static_cast<double>(call.head_dim + call.value_dim);
+  }
+  return work < kSerialWork ? 1 : threads;
 }
 
 /// Keys that a head's rows can ask for: packing leaves the others alone.
@@ -57,14 +90,20 @@ KeyRange packed_range(const ForwardProblem& problem, std::int64_t batch) {
   return rows_range(problem, batch, 0, problem.q_len);
 }
 
-PackedHead layout(const ForwardProblem& problem, std::int64_t index, PackedHeadBuffer& buffer) {
-  const auto [batch, kv_head] = head_at(problem, index);
-  return buffer.layout(problem, batch, kv_head, packed_range(problem, batch));
+PackedHead layout(const Head& head, PackedHeadBuffer& buffer) {
+  return buffer.layout(head.problem, head.batch, head.kv_head, packed_range(head.problem, head.batch));
 }
 
-NextHead next_head_at(const ForwardProblem& problem, std::int64_t index) {
-  const auto [batch, kv_head] = head_at(problem, index);
-  return {problem, batch, kv_head, packed_range(problem, batch)};
+/// For rows that pack the keys themselves.
+PackedHead not_packed(const Head& head) {
+  PackedHead packed;
+  packed.batch = head.batch;
+  packed.kv_head = head.kv_head;
+  return packed;
+}
+
+NextHead next_head(const Head& head) {
+  return {head.problem, head.batch, head.kv_head, packed_range(head.problem, head.batch)};
 }
 
 void forward_plain(const ForwardProblem& problem, int threads) {
@@ -84,70 +123,87 @@ void forward_plain(const ForwardProblem& problem, int threads) {
 }
 
 /// Packs heads and computes all of their rows, one after the other, until `next` is beyond the last.
-void compute_heads(const ForwardProblem& problem, const ForwardKernelF32& kernel, std::atomic<std::int64_t>& next) {
-  const std::int64_t heads = num_heads(problem);
-  const std::int64_t rows = problem.rows_of_head();
-  const std::int64_t step = kernels::rows_per_block(problem);
+void compute_heads(const Heads& heads, const ForwardKernelF32& kernel, std::atomic<std::int64_t>& next) {
   PackedHeadBuffer buffer;
-  for (std::int64_t index = next++; index < heads;) {
+  for (std::int64_t index = next++; index < heads.size();) {
     const std::int64_t following = next++;
-    const PackedHead head = layout(problem, index, buffer);
-    kernel.pack(problem, head, 0, head.num_words());
-    const NextHead next_head = following < heads ? next_head_at(problem, following) : NextHead();
+    const Head head = heads[index];
+    PackedHead packed = not_packed(head);
+    if (!kernels::packs_by_block(head.problem)) {
+      packed = layout(head, buffer);
+      kernel.pack(head.problem, packed, 0, packed.num_words());
+    }
+    const NextHead then = following < heads.size() ? next_head(heads[following]) : NextHead();
+    const std::int64_t rows = head.problem.rows_of_head();
+    const std::int64_t step = kernels::rows_per_block(head.problem);
     for (std::int64_t row = 0; row < rows; row += step) {
-      kernel.run(problem, head, row, std::min(row + step, rows), next_head);
+      kernel.run(head.problem, packed, row, std::min(row + step, rows), then);
     }
     index = following;
   }
 }
 
 /// Many heads: each thread takes whole heads, so that one packed head a thread is in flight.
-void forward_by_heads(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
+void forward_by_heads(const Heads& heads, const ForwardKernelF32& kernel, int threads) {
   std::atomic<std::int64_t> next = 0;
-  if (threads == 1) return compute_heads(problem, kernel, next);
-  parallel_for(static_cast<std::size_t>(threads), [&](std::size_t) { compute_heads(problem, kernel, next); });
+  if (threads == 1) return compute_heads(heads, kernel, next);
+  parallel_for(static_cast<std::size_t>(threads), [&](std::size_t) { compute_heads(heads, kernel, next); });
+}
+
+/// Words [begin, end) of a packed head, or rows of it.
+struct Piece {
+  std::size_t slot = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+void add_pieces(std::size_t slot, std::int64_t count, std::int64_t step, std::vector<Piece>& pieces) {
+  for (std::int64_t begin = 0; begin < count; begin += step) {
+    pieces.push_back({slot, begin, std::min(begin + step, count)});
+  }
 }
 
 /// Few heads: as many as there are threads at a time, packed and computed by all threads together.
-void forward_by_rows(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
-  const std::int64_t heads = num_heads(problem);
-  const std::int64_t rows = problem.rows_of_head();
-  std::vector<PackedHeadBuffer> buffers(static_cast<std::size_t>(std::min<std::int64_t>(threads, heads)));
-  std::vector<PackedHead> packed(buffers.size());
+void forward_by_rows(const Heads& heads, const ForwardKernelF32& kernel, int threads) {
+  std::vector<PackedHeadBuffer> buffers(static_cast<std::size_t>(std::min<std::int64_t>(threads, heads.size())));
   const auto wave_size = static_cast<std::int64_t>(buffers.size());
-  for (std::int64_t first = 0; first < heads; first += wave_size) {
-    const std::int64_t count = std::min(wave_size, heads - first);
-    std::int64_t most_words = 0;
+  for (std::int64_t first = 0; first < heads.size(); first += wave_size) {
+    const std::int64_t count = std::min(wave_size, heads.size() - first);
+    std::vector<PackedHead> packed;
+    std::vector<Piece> words;
+    std::vector<Piece> rows;
+    std::int64_t all_rows = 0;
+    for (std::int64_t i = 0; i < count; ++i) all_rows += heads[first + i].problem.rows_of_head();
+    // Four pieces a thread even out a causal triangle; a piece of fewer rows than two tiles would read K for nothing.
+    const std::int64_t even = (all_rows + 4 * threads - 1) / (4 * threads);
+    const std::int64_t least = std::max<std::int64_t>(2 * kernels::kTileRows, even);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto slot = static_cast<std::size_t>(i);
-      packed[slot] = layout(problem, first + i, buffers[slot]);
-      most_words = std::max(most_words, packed[slot].num_words());
+      const Head head = heads[first + i];
+      packed.push_back(layout(head, buffers[slot]));
+      add_pieces(slot, packed[slot].num_words(), kPackWords, words);
+      add_pieces(slot, head.problem.rows_of_head(), std::min(kernels::rows_per_block(head.problem), least), rows);
     }
-    const std::int64_t pieces = (most_words + kPackWords - 1) / kPackWords;
-    parallel_for(static_cast<std::size_t>(count * pieces), [&](std::size_t item) {
-      const auto slot = item / static_cast<std::size_t>(pieces);
-      const std::int64_t begin = static_cast<std::int64_t>(item % static_cast<std::size_t>(pieces)) * kPackWords;
-      const std::int64_t end = std::min(begin + kPackWords, packed[slot].num_words());
-      if (begin < end) kernel.pack(problem, packed[slot], begin, end);
+    const auto problem_of = [&](const Piece& piece) -> const ForwardProblem& {
+      return heads[first + static_cast<std::int64_t>(piece.slot)].problem;
+    };
+    parallel_for(words.size(), [&](std::size_t item) {
+      const Piece& piece = words[item];
+      kernel.pack(problem_of(piece), packed[piece.slot], piece.begin, piece.end);
     });
-    // Four pieces a thread even out a causal triangle; a piece of fewer rows than two tiles would read K for nothing.
-    const std::int64_t even = (count * rows + 4 * threads - 1) / (4 * threads);
-    const std::int64_t step =
-        std::min(kernels::rows_per_block(problem), std::max<std::int64_t>(2 * kernels::kTileRows, even));
-    const std::int64_t blocks = (rows + step - 1) / step;
-    parallel_for(static_cast<std::size_t>(count * blocks), [&](std::size_t item) {
-      const auto slot = item / static_cast<std::size_t>(blocks);
-      const std::int64_t begin = static_cast<std::int64_t>(item) % blocks * step;
-      kernel.run(problem, packed[slot], begin, std::min(begin + step, rows), NextHead());
+    parallel_for(rows.size(), [&](std::size_t item) {
+      const Piece& piece = rows[item];
+      kernel.run(problem_of(piece), packed[piece.slot], piece.begin, piece.end, NextHead());
     });
   }
 }
 
-void forward_f32(const ForwardProblem& problem, const ForwardKernelF32& kernel, int threads) {
-  if (threads == 1 || num_heads(problem) >= 4 * threads) {
-    forward_by_heads(problem, kernel, threads);
+void forward_f32(Calls calls, const ForwardKernelF32& kernel, int threads) {
+  const Heads heads(calls);
+  if (threads == 1 || heads.size() >= 4 * threads) {
+    forward_by_heads(heads, kernel, threads);
   } else {
-    forward_by_rows(problem, kernel, threads);
+    forward_by_rows(heads, kernel, threads);
   }
 }
 
@@ -175,15 +231,21 @@ const ForwardKernelF32& kernel_named(std::string_view target) {
 
 }  // namespace
 
-void forward(const ForwardProblem& problem, std::string_view target) {
-  const int threads = useful_threads(problem);
-  if (problem.batch == 0 || problem.q_len == 0) return;
-  if (problem.dtype == Dtype::kFloat64) return forward_plain(problem, threads);
-  if (!kernels::Formula::representable(problem)) return forward_plain(problem, threads);
+void forward(Calls calls, std::string_view target) {
+  const int threads = useful_threads(calls);
+  if (calls.empty()) return;
+  const ForwardProblem& first = calls.front();
+  if (first.batch == 0 || first.q_len == 0) return;
+  if (first.dtype == Dtype::kFloat64 || !kernels::Formula::representable(first)) {
+    for (const ForwardProblem& call : calls) forward_plain(call, threads);
+    return;
+  }
   const ForwardKernelF32& kernel = kernel_named(target);
-  if (problem.value_dim <= kernels::kMostValueColumns) return forward_f32(problem, kernel, threads);
-  for (std::int64_t column = 0; column < problem.value_dim; column += kernels::kMostValueColumns) {
-    forward_f32(value_columns(problem, column), kernel, threads);
+  if (first.value_dim <= kernels::kMostValueColumns) return forward_f32(calls, kernel, threads);
+  for (std::int64_t column = 0; column < first.value_dim; column += kernels::kMostValueColumns) {
+    std::vector<ForwardProblem> parts;
+    for (const ForwardProblem& call : calls) parts.push_back(value_columns(call, column));
+    forward_f32(parts, kernel, threads);
   }
 }
 

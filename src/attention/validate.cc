@@ -9,11 +9,6 @@ namespace {
 
 using kernels::ForwardProblem;
 
-constexpr Axes kQueryAxes{"[batch, num_heads, q_len, head_dim]", 1, 4};
-constexpr Axes kKeyAxes{"[batch, num_kv_heads, kv_len, head_dim]", 1, 4};
-constexpr Axes kValueAxes{"[batch, num_kv_heads, kv_len, value_dim]", 1, 4};
-constexpr Axes kOutAxes{"[batch, num_heads, q_len, value_dim]", 1, 4};
-
 /// An argument as it was given, for errors, and as it is read.
 struct Tensor4 {
   std::string_view name;
@@ -21,8 +16,18 @@ struct Tensor4 {
   ConstTensorView view;
 };
 
+/// [length, heads, dim] as [1, heads, length, dim].
+template <class View>
+View batched(const View& view) {
+  return {view.data(),
+          view.dtype(),
+          {1, view.extent(1), view.extent(0), view.extent(2)},
+          {0, view.stride(1), view.stride(0), view.stride(2)}};
+}
+
 Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView& given, const Axes& axes) {
-  return {name, given, arguments.read(name, given, axes)};
+  const ConstTensorView view = arguments.read(name, given, axes);
+  return {name, given, axes.most == 3 ? batched(view) : view};
 }
 
 template <class Strided, class View>
@@ -82,11 +87,12 @@ void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, F
   problem.k = operand_of(k.view);
 }
 
-void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, ForwardProblem& problem) {
+void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, std::string_view kv_len,
+               ForwardProblem& problem) {
   expect_storage(arguments, v, problem.dtype);
   expect_same(arguments, v, k, 0, "batch");
   expect_same(arguments, v, k, 1, "num_kv_heads");
-  expect_same(arguments, v, k, 2, "kv_len");
+  expect_same(arguments, v, k, 2, kv_len);
   problem.value_dim = v.view.extent(3);
   if (problem.value_dim > ForwardProblem::kMostColumns) {
     arguments.refuse<ShapeError>(v.name, "value_dim is beyond 2^40 in {}", v.given.shape());
@@ -121,29 +127,33 @@ kernels::Operand operand_of(const ConstTensorView& view) { return strided<kernel
 
 kernels::Result result_of(const TensorView& view) { return strided<kernels::Result>(view); }
 
-kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                                 const TensorView& out, const AttentionOptions& options,
-                                 const AttentionOutputs& outputs) {
-  Arguments arguments("qkv::attention");
-  ForwardProblem problem;
-  const Tensor4 q4 = read4(arguments, "q", q, kQueryAxes);
+void resolve_operands(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                      const TensorView& out, const OperandForm& form, Arguments& arguments, ForwardProblem& problem) {
+  const Tensor4 q4 = read4(arguments, "q", q, form.q);
   resolve_q(arguments, q4, problem);
-  const Tensor4 k4 = read4(arguments, "k", k, kKeyAxes);
+  const Tensor4 k4 = read4(arguments, "k", k, form.k);
   resolve_k(arguments, k4, q4, problem);
   check_sizes(arguments, q4, k4, problem);
-  const Tensor4 v4 = read4(arguments, "v", v, kValueAxes);
-  resolve_v(arguments, v4, k4, problem);
+  const Tensor4 v4 = read4(arguments, "v", v, form.v);
+  resolve_v(arguments, v4, k4, form.kv_len, problem);
 
-  const TensorView out4 = arguments.written("out", out, kOutAxes);
+  const TensorView written = arguments.written("out", out, form.out);
   if (out.dtype() != problem.dtype) {
     arguments.refuse<DtypeError>("out", "expected {} as in q, got {}", problem.dtype, out.dtype());
   }
-  arguments.expect_shape("out", out, out4, {problem.batch, problem.num_heads, problem.q_len, problem.value_dim},
-                         kOutAxes.names);
-  problem.out = result_of(out4);
+  const Extents expected = form.ragged ? Extents{problem.q_len, problem.num_heads, problem.value_dim}
+                                       : Extents{problem.batch, problem.num_heads, problem.q_len, problem.value_dim};
+  arguments.expect_shape("out", out, written, expected, form.out.names);
+  problem.out = result_of(form.ragged ? batched(written) : written);
+}
 
+ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
+                        const TensorView& out, const AttentionOptions& options, const AttentionOutputs& outputs) {
+  Arguments arguments("qkv::attention");
+  ForwardProblem problem;
+  resolve_operands(q, k, v, out, kDenseForm, arguments, problem);
   resolve_options(options, arguments, problem);
-  resolve_outputs(outputs, arguments, problem);
+  resolve_outputs(outputs, kDenseForm.row, arguments, problem);
   return problem;
 }
 

@@ -1,8 +1,11 @@
 #ifndef QKV_SRC_ATTENTION_VALIDATE_H_
 #define QKV_SRC_ATTENTION_VALIDATE_H_
 
+#include <vector>
+
 #include "kernels/forward_problem.h"
 #include "qkv/attention.h"
+#include "qkv/varlen.h"
 
 namespace qkv::attention_detail {
 
@@ -11,6 +14,11 @@ namespace qkv::attention_detail {
 kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                                  const TensorView& out, const AttentionOptions& options,
                                  const AttentionOutputs& outputs);
+
+/// The same for a ragged batch. @return a call for each segment that has queries
+std::vector<kernels::ForwardProblem> validate_varlen(const ConstTensorView& q, const ConstTensorView& k,
+                                                     const ConstTensorView& v, const TensorView& out,
+                                                     const VarlenOptions& options, const AttentionOutputs& outputs);
 
 }  // namespace qkv::attention_detail
 

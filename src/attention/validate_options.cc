@@ -47,21 +47,10 @@ Operand read_per_head(std::string_view name, const ConstTensorView& given, Argum
   return operand_of(arguments.read_per_head(name, given, problem.dtype, problem.batch, problem.num_heads));
 }
 
-/// kv_lens or query_offset: whole numbers [batch].
+/// kv_lens or query_offset.
 std::vector<std::int64_t> read_per_batch(std::string_view name, const ConstTensorView& given, Arguments& arguments,
                                          const ForwardProblem& problem) {
-  const ConstTensorView view = arguments.read(name, given, {"[batch]", 1, 1});
-  if (given.dtype() != Dtype::kInt32 && given.dtype() != Dtype::kInt64) {
-    arguments.refuse<DtypeError>(name, "expected int32 or int64, got {}", given.dtype());
-  }
-  arguments.expect_shape(name, given, view, {problem.batch}, "[batch]");
-  std::vector<std::int64_t> values(static_cast<std::size_t>(problem.batch));
-  for (std::int64_t b = 0; b < problem.batch; ++b) {
-    const std::int64_t at = b * view.stride(0);
-    values[static_cast<std::size_t>(b)] =
-        given.dtype() == Dtype::kInt32 ? view.as<std::int32_t>()[at] : view.as<std::int64_t>()[at];
-  }
-  return values;
+  return read_integers(name, given, "[batch]", problem.batch, arguments);
 }
 
 void resolve_numbers(const AttentionOptions& options, const Arguments& arguments, ForwardProblem& problem) {
@@ -126,6 +115,22 @@ void check_dropout(const Dropout& dropout, const Arguments& arguments) {
 }
 
 }  // namespace
+
+std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& given, std::string_view axis,
+                                        std::optional<std::int64_t> expected, Arguments& arguments) {
+  const ConstTensorView view = arguments.read(name, given, {axis, 1, 1});
+  if (given.dtype() != Dtype::kInt32 && given.dtype() != Dtype::kInt64) {
+    arguments.refuse<DtypeError>(name, "expected int32 or int64, got {}", given.dtype());
+  }
+  if (expected) arguments.expect_shape(name, given, view, {*expected}, axis);
+  std::vector<std::int64_t> values(static_cast<std::size_t>(view.extent(0)));
+  std::int64_t at = 0;
+  for (std::int64_t& value : values) {
+    value = given.dtype() == Dtype::kInt32 ? view.as<std::int32_t>()[at] : view.as<std::int64_t>()[at];
+    at += view.stride(0);
+  }
+  return values;
+}
 
 void resolve_options(const AttentionOptions& options, Arguments& arguments, ForwardProblem& problem) {
   resolve_numbers(options, arguments, problem);

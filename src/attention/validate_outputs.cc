@@ -10,17 +10,29 @@ namespace {
 using kernels::ForwardProblem;
 using kernels::Result;
 
-constexpr std::string_view kRowAxes = "[batch, num_heads, q_len]";
+/// Outputs of a number a row: lse and the statistics.
+class RowOutputs {
+ public:
+  RowOutputs(const Axes& axes, Arguments& arguments, const ForwardProblem& problem)
+      : axes_(axes), arguments_(arguments), problem_(problem) {}
 
-/// A number a row: lse and the statistics.
-Result write_per_row(std::string_view name, const std::optional<TensorView>& given, Dtype dtype, Arguments& arguments,
-                     const ForwardProblem& problem) {
-  if (!given) return {};
-  const TensorView view = arguments.written(name, *given, {kRowAxes, 1, 3});
-  arguments.expect_dtype(name, *given, dtype);
-  arguments.expect_shape(name, *given, view, {problem.batch, problem.num_heads, problem.q_len}, kRowAxes);
-  return result_of(view);
-}
+  Result resolve(std::string_view name, const std::optional<TensorView>& given, Dtype dtype) {
+    if (!given) return {};
+    const bool has_batch = axes_.most == 3;
+    const TensorView view = arguments_.written(name, *given, axes_);
+    arguments_.expect_dtype(name, *given, dtype);
+    const Extents expected = has_batch ? Extents{problem_.batch, problem_.num_heads, problem_.q_len}
+                                       : Extents{problem_.num_heads, problem_.q_len};
+    arguments_.expect_shape(name, *given, view, expected, axes_.names);
+    const Result result = result_of(view);
+    return has_batch ? result : Result{result.data, result.dtype, 0, result.batch, result.head};
+  }
+
+ private:
+  const Axes& axes_;
+  Arguments& arguments_;
+  const ForwardProblem& problem_;
+};
 
 Result write_per_key(std::string_view name, const TensorView& given, const Extents& expected, const Axes& axes,
                      Arguments& arguments, Dtype dtype) {
@@ -71,16 +83,14 @@ void resolve_logits(const Logits& logits, Arguments& arguments, ForwardProblem& 
                     {"[batch, num_heads, q_len, kv_len]", 1, 4}, arguments, problem.stats_dtype());
 }
 
-void resolve_stats(const Stats& stats, Arguments& arguments, ForwardProblem& problem) {
-  const auto write = [&](std::string_view name, const std::optional<TensorView>& given, Dtype dtype) {
-    return write_per_row(name, given, dtype, arguments, problem);
-  };
-  problem.max_raw = write("stats.max_raw", stats.max_raw, problem.stats_dtype());
-  problem.max_logit = write("stats.max_logit", stats.max_logit, problem.stats_dtype());
-  problem.max_key = write("stats.max_key", stats.max_key, Dtype::kInt64);
-  problem.max_weight = write("stats.max_weight", stats.max_weight, problem.stats_dtype());
-  problem.entropy = write("stats.entropy", stats.entropy, problem.stats_dtype());
-  problem.key_weight = write("stats.key_weight", stats.key_weight, problem.stats_dtype());
+void resolve_stats(const Stats& stats, RowOutputs& rows, Arguments& arguments, ForwardProblem& problem) {
+  const Dtype dtype = problem.stats_dtype();
+  problem.max_raw = rows.resolve("stats.max_raw", stats.max_raw, dtype);
+  problem.max_logit = rows.resolve("stats.max_logit", stats.max_logit, dtype);
+  problem.max_key = rows.resolve("stats.max_key", stats.max_key, Dtype::kInt64);
+  problem.max_weight = rows.resolve("stats.max_weight", stats.max_weight, dtype);
+  problem.entropy = rows.resolve("stats.entropy", stats.entropy, dtype);
+  problem.key_weight = rows.resolve("stats.key_weight", stats.key_weight, dtype);
   check_indices("stats.keys", stats.keys, "kv_len", problem.kv_len, arguments);
   problem.stats_keys = stats.keys;
   std::sort(problem.stats_keys.begin(), problem.stats_keys.end());
@@ -92,11 +102,13 @@ void resolve_stats(const Stats& stats, Arguments& arguments, ForwardProblem& pro
 
 }  // namespace
 
-void resolve_outputs(const AttentionOutputs& outputs, Arguments& arguments, ForwardProblem& problem) {
-  problem.lse = write_per_row("lse", outputs.lse, problem.stats_dtype(), arguments, problem);
+void resolve_outputs(const AttentionOutputs& outputs, const Axes& row_axes, Arguments& arguments,
+                     ForwardProblem& problem) {
+  RowOutputs rows(row_axes, arguments, problem);
+  problem.lse = rows.resolve("lse", outputs.lse, problem.stats_dtype());
   if (outputs.weights) resolve_weights(*outputs.weights, arguments, problem);
   if (outputs.logits) resolve_logits(*outputs.logits, arguments, problem);
-  if (outputs.stats) resolve_stats(*outputs.stats, arguments, problem);
+  if (outputs.stats) resolve_stats(*outputs.stats, rows, arguments, problem);
 }
 
 }  // namespace qkv::attention_detail

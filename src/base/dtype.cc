@@ -2,26 +2,6 @@
 
 namespace qkv {
 
-std::size_t size_of(Dtype dtype) noexcept {
-  switch (dtype) {
-    case Dtype::kBool:
-    case Dtype::kUInt8:
-    case Dtype::kInt8:
-      return 1;
-    case Dtype::kInt16:
-    case Dtype::kFloat16:
-    case Dtype::kBFloat16:
-      return 2;
-    case Dtype::kInt32:
-    case Dtype::kFloat32:
-      return 4;
-    case Dtype::kInt64:
-    case Dtype::kFloat64:
-      return 8;
-  }
-  return 0;
-}
-
 std::string_view name_of(Dtype dtype) noexcept {
   switch (dtype) {
     case Dtype::kBool:

@@ -24,15 +24,11 @@ decltype(auto) visit_real(Dtype dtype, const Visit& visit) {
 
 /// The same for what the f32 kernels take.
 template <class Visit>
-decltype(auto) visit_storage(Dtype dtype, const Visit& visit) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-      return visit(Float16());
-    case Dtype::kBFloat16:
-      return visit(BFloat16());
-    default:
-      return visit(float());
-  }
+[[gnu::always_inline]] inline decltype(auto) visit_storage(Dtype dtype, const Visit& visit) {
+  if (dtype == Dtype::kFloat32) [[likely]]
+    return visit(float());
+  if (dtype == Dtype::kFloat16) return visit(Float16());
+  return visit(BFloat16());
 }
 
 /// The element at an address as a number: exact.

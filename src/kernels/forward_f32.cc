@@ -61,6 +61,16 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
   if (wants_matrices(block, first_row, kR)) write_matrices<kR>(block, first_row, factors);
 }
 
+/// Packs the keys of one block, for rows that keep no packed head. What their magnitude would say of a few rows' products,
+/// the products say themselves.
+inline void pack_block(RowBlock& block, std::int64_t base, std::uint32_t* magnitudes) {
+  block.head.range = {align_down(std::max(base, block.range.begin), kWordKeys),
+                      std::min(base + kKeyBlock, block.range.end)};
+  block.head.keys = block.own_keys;
+  block.head.key_magnitude = magnitudes;
+  pack_words_for<Readers::kFew>(block.problem, block.head, 0, block.head.num_words());
+}
+
 using GroupStep = void (*)(RowBlock&, std::int64_t, std::int64_t);
 using GroupFinish = void (*)(RowBlock&, std::int64_t);
 constexpr GroupStep kGroupStep[kTileRows] = {group_step<1>, group_step<2>, group_step<3>,
@@ -109,8 +119,10 @@ void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_
   scale_queries(block);
   clear_states(block);
   const std::int64_t first_base = align_down(block.range.begin, kKeyBlock);
+  std::uint32_t magnitudes[kBlockWords];
   for (std::int64_t base = first_base; base < block.range.end; base += kKeyBlock) {
-    pack_values(block, base);
+    if (block.own_keys != nullptr) pack_block(block, base, magnitudes);
+    if (!block.values_in_place) pack_values(block, base);
     for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
       if (base == first_base) next.prefetch(row_begin + first, row_begin + first + size, problem.rows_of_head());
       kGroupStep[size - 1](block, first, base);

@@ -21,7 +21,8 @@ struct ForwardKernelF32 {
   void (*pack)(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end);
 
   /// Computes everything asked for of rows [row_begin, row_end) of the kv head's group_size * q_len query rows (head by
-  /// head), at most rows_per_block(problem) of them. Meanwhile `next` is loaded.
+  /// head), at most rows_per_block(problem) of them. A head that is not packed they pack as they go. Meanwhile `next` is
+  /// loaded.
   void (*run)(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin, std::int64_t row_end,
               const NextHead& next);
 };

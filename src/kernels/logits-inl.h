@@ -101,11 +101,46 @@ void read_ahead(const RowBlock& block, std::int64_t key, const BlockView<kR>& vi
   }
 }
 
+/// Panels that a few rows take at a time: a chain of multiply-adds waits for itself, so there should be many.
+template <int kR>
+inline constexpr int kWidePanels = std::max(1, std::min(8, kTileRows* kTileVectors / kR) / kTileVectors);
+
+/// Raw products of kR rows and whole panels of keys from `key` on.
+template <int kR>
+HWY_INLINE void products_of_panels(const RowBlock& block, std::int64_t key, BlockView<kR>& view) {
+  constexpr int kW = kWidePanels<kR> * kTileVectors;
+  const std::int64_t dims = block.problem.head_dim;
+  const float* panels = block.head.keys + (key - block.head.range.begin) * dims;
+  const float* queries = block.queries + view.first_row * dims;
+  Accumulators<kR, kW> acc;
+  clear(acc);
+  for (std::int64_t d = 0; d < dims; ++d) {
+    VF b[kW];
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) {
+      b[w] = hn::LoadU(kF32, panels + w / kTileVectors * kPanel * dims + d * kPanel + w % kTileVectors * kLanes);
+    }
+    HWY_UNROLL(8)
+    for (int r = 0; r < kR; ++r) {
+      const VF a = hn::Set(kF32, queries[r * dims + d]);
+      HWY_UNROLL(8)
+      for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::MulAdd(a, b[w], acc.v[r][w]);
+    }
+  }
+  store(acc, view.logits + (key - view.base), kLogitStride);
+}
+
 /// Q K^T of a run. Panels are cut to the vectors that some row sees.
 template <int kR>
 void multiply_keys(const RowBlock& block, const Run& run, BlockView<kR>& view) {
+  std::int64_t first = align_down(run.begin, kPanel);
+  if (block.own_keys != nullptr && run.epilogue == Epilogue::kRaw && kWidePanels<kR> > 1) {
+    for (; first + kWidePanels<kR> * kPanel <= run.end; first += kWidePanels<kR> * kPanel) {
+      products_of_panels(block, first, view);
+    }
+  }
   const bool reads_ahead = run.epilogue != Epilogue::kRaw && (block.problem.bias || block.problem.mask);
-  for (std::int64_t panel = align_down(run.begin, kPanel); panel < run.end; panel += kPanel) {
+  for (std::int64_t panel = first; panel < run.end; panel += kPanel) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
     const std::int64_t end = std::min(panel + kPanel, run.end);
     const int vectors = static_cast<int>((end - key + kLanes - 1) / kLanes);

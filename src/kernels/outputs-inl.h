@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 /// out = values * factor. The + 0.0 turns the -0 that a skipped or added 0 may leave into +0.
 /// @return whether every mean is a finite float; one that is not may have overflowed on the way.
 template <class T>
-bool write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
+HWY_INLINE bool write_values(const RowBlock& block, const Row& row, const float* values, float factor) {
   const ForwardProblem& problem = block.problem;
   T* out = problem.out.at<T>(block.head.batch, row.head, row.index);
   const std::int64_t columns = problem.value_dim;
@@ -72,8 +72,8 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   result.write();
   const float* values = state.values + r * block.value_stride;
   const auto factor = static_cast<float>(result.value_factor);
-  const bool finite =
-      visit_storage(problem.out.dtype, [&]<class T>(T) { return write_values<T>(block, row, values, factor); });
+  const bool finite = visit_storage(problem.out.dtype,
+                                    [&]<class T>(T) HWY_ATTR { return write_values<T>(block, row, values, factor); });
   if (!finite) plain_repair_out(problem, block.head.batch, row.head, row.index);
   return static_cast<float>(result.factor);
 }

@@ -16,7 +16,7 @@ struct PackedHead {
   std::int64_t batch = 0;
   std::int64_t kv_head = 0;
   KeyRange range;                          ///< packed keys; begin is a multiple of 64
-  float* keys = nullptr;                   ///< panels of [head_dim][panel keys], from range.begin on
+  float* keys = nullptr;                   ///< panels of [head_dim][panel keys], from range.begin on; null = not packed
   std::uint32_t* key_magnitude = nullptr;  ///< a word: bits of the largest |k|; NaN is above infinity
 
   std::int64_t word_of(std::int64_t key) const noexcept { return (key - range.begin) / kWordKeys; }

@@ -15,9 +15,12 @@ template <Access kAccess, class Byte>
 void prefetch_rows(const Strided<Byte>& rows, std::int64_t batch, std::int64_t head, KeyRange range,
                    std::int64_t columns) {
   if (rows.col != 1) return;
-  const std::int64_t bytes = columns * static_cast<std::int64_t>(size_of(rows.dtype));
+  const auto item = static_cast<std::int64_t>(size_of(rows.dtype));
+  const std::int64_t bytes = columns * item;
+  const std::int64_t step = rows.row * item;
+  const auto* first = static_cast<const char*>(rows.address(batch, head));
   for (std::int64_t i = range.begin; i < range.end; ++i) {
-    const auto* row = static_cast<const char*>(rows.address(batch, head, i));
+    const char* row = first + i * step;
     for (std::int64_t byte = 0; byte < bytes; byte += kLineBytes) {
       __builtin_prefetch(row + byte, kAccess == Access::kWrite ? 1 : 0, 2);
     }

@@ -17,8 +17,8 @@ namespace HWY_NAMESPACE {
 
 /// One row of q times a power of two. @return bits of the largest |q'|
 template <class T>
-std::uint32_t scale_query(const T* HWY_RESTRICT source, std::int64_t stride, float scale, std::int64_t dims,
-                          float* HWY_RESTRICT query) {
+HWY_INLINE std::uint32_t scale_query(const T* HWY_RESTRICT source, std::int64_t stride, float scale, std::int64_t dims,
+                                     float* HWY_RESTRICT query) {
   std::uint32_t largest = 0;
   std::int64_t d = 0;
   if (stride == 1) {
@@ -44,7 +44,7 @@ inline void scale_queries(RowBlock& block) {
   for (std::int64_t r = 0; r < block.num_rows; ++r) {
     const Row& row = block.rows[r];
     float* query = block.queries + r * problem.head_dim;
-    const std::uint32_t largest = visit_storage(problem.q.dtype, [&]<class T>(T) {
+    const std::uint32_t largest = visit_storage(problem.q.dtype, [&]<class T>(T) HWY_ATTR {
       const T* source = problem.q.at<T>(block.head.batch, row.head, row.index);
       return scale_query(source, problem.q.col, block.formula.query_scale, problem.head_dim, query);
     });

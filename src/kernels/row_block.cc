@@ -50,6 +50,13 @@ Formula::Formula(const ForwardProblem& problem) {
   softcap = static_cast<float>(problem.softcap);
 }
 
+bool packs_by_block(const ForwardProblem& problem) {
+  constexpr std::int64_t kMostDims = 256;  // keys of a block take a quarter of a MiB of scratch at most
+  // Weights and logits are formed a second time, after all blocks.
+  const bool matrices = problem.weights || problem.logits;
+  return !matrices && problem.head_dim <= kMostDims && problem.rows_of_head() <= 2 * kTileRows;
+}
+
 std::int64_t rows_per_block(const ForwardProblem& problem) {
   const std::int64_t row_bytes =
       (problem.head_dim + 2 * align_up(problem.value_dim, kMostLanes)) * std::int64_t{sizeof(float)};
@@ -70,6 +77,10 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   block.queries = arena.take<float>(rows * problem.head_dim);
   block.query_magnitude = arena.take<float>(rows);
   block.logits = arena.take<float>(kTileRows * kLogitStride);
+  if (block.head.keys == nullptr) {
+    block.own_keys = arena.take<float>(kKeyBlock * problem.head_dim);
+    block.values_in_place = rows <= kTileRows && problem.v.col == 1 && problem.value_dim == block.value_stride;
+  }
   block.values = arena.take<float>(kKeyBlock * align_up(problem.value_dim, panel_columns));
   block.fresh = arena.take<bool>(rows);
   block.chunk = take_state(arena, block);

@@ -53,7 +53,7 @@ struct SoftmaxState {
 struct RowBlock {
   const ForwardProblem& problem;
   const Formula formula;
-  const PackedHead& head;
+  PackedHead head;  ///< packed as a whole, or the keys of one block after the other
 
   std::int64_t num_rows = 0;
   KeyRange range = {};          ///< union of the rows'
@@ -63,6 +63,8 @@ struct RowBlock {
   float* queries = nullptr;          ///< [rows][head_dim], scaled by query_scale
   float* query_magnitude = nullptr;  ///< largest |q'| a row, NaN where one is
   float* logits = nullptr;           ///< [tile rows][kLogitStride]
+  float* own_keys = nullptr;         ///< memory for the keys of one block, where the head is not packed as a whole
+  bool values_in_place = false;      ///< V is read where it lies, unless a block has hidden keys
   float* values = nullptr;           ///< V of the key block, panels of [kKeyBlock][panel columns], padded by 0
   std::uint32_t value_magnitude[kKeyBlock / kWordKeys] = {};  ///< bits of the largest |v| a word of the key block
   bool* fresh = nullptr;  ///< [rows], by a group's first row: nothing is in its chunk.values yet
@@ -75,6 +77,10 @@ struct RowBlock {
 
 /// value_dim of a block is at most this, so that V of a key block fits in half a MiB of scratch.
 inline constexpr std::int64_t kMostValueColumns = 512;
+
+/// Whether rows of a head pack the keys of one block after the other themselves: one block of rows reads each key once,
+/// so a packed copy of the whole head would only cost memory.
+bool packs_by_block(const ForwardProblem& problem);
 
 /// Rows that a block takes: many enough to use K and V from L2 often, few enough for 2 MiB of scratch.
 std::int64_t rows_per_block(const ForwardProblem& problem);

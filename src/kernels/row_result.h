@@ -46,7 +46,7 @@ struct RowResult {
 
   /// Writes lse and statistics, after close().
   void write() const {
-    if (problem.lse) problem.lse.put(lse, batch, head, row);
+    put(problem.lse, lse);
     if (problem.wants_stats()) write_stats();
   }
 
@@ -72,8 +72,14 @@ struct RowResult {
     if (problem.lse) lse = top + std::log(all);
   }
 
+  // Never of 16 bits: the switch over all types would take its share of every short row.
   void put(const Result& to, double value) const {
-    if (to) to.put(value, batch, head, row);
+    if (!to) return;
+    if (to.dtype == Dtype::kFloat64) {
+      *to.at<double>(batch, head, row) = value;
+    } else {
+      *to.at<float>(batch, head, row) = static_cast<float>(value);
+    }
   }
 
   void write_stats() const {

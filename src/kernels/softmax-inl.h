@@ -76,13 +76,13 @@ BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t ba
   VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF divisor[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF entropy = hn::Zero(kF32);
-  const auto step = [&](std::int64_t offset, int lanes) HWY_ATTR {
+  const auto step = [&](std::int64_t offset, VF& lanes, VF& rounded) HWY_ATTR {
     const VF y = exponent(hn::LoadU(kF32, logits + offset));
     const VF weight = exp2_nonpositive(y);
     const VF stored = kRound ? round_to_bfloat16(weight) : weight;
     hn::StoreU(stored, kF32, logits + offset);
-    sum[lanes] = hn::Add(sum[lanes], weight);
-    if constexpr (kRound) divisor[lanes] = hn::Add(divisor[lanes], stored);
+    lanes = hn::Add(lanes, weight);
+    if constexpr (kRound) rounded = hn::Add(rounded, stored);
     // Hidden keys have exponent -inf and weight 0: bounded, their product is 0.
     if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
   };
@@ -90,14 +90,14 @@ BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t ba
     std::int64_t offset = align_down(run.begin, kLanes) - base;
     const std::int64_t end = run.end - base;
     if (offset / kLanes % 2 == 1) {
-      step(offset, 1);
+      step(offset, sum[1], divisor[1]);
       offset += kLanes;
     }
     for (; offset + kLanes < end; offset += 2 * kLanes) {
-      step(offset, 0);
-      step(offset + kLanes, 1);
+      step(offset, sum[0], divisor[0]);
+      step(offset + kLanes, sum[1], divisor[1]);
     }
-    if (offset < end) step(offset, 0);
+    if (offset < end) step(offset, sum[0], divisor[0]);
   }
   return {sum_of(hn::Add(sum[0], sum[1])), kRound ? sum_of(hn::Add(divisor[0], divisor[1])) : 0.0f,
           kEntropy ? sum_of(entropy) : 0.0f};

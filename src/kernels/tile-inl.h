@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/simd-inl.h"
+#include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
@@ -23,14 +23,14 @@ struct Accumulators {
 };
 
 /// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..]
-template <int kR, int kW>
-HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_stride, const float* HWY_RESTRICT right,
+template <int kR, int kW, class T>
+HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_stride, const T* HWY_RESTRICT right,
                              std::int64_t right_stride, std::int64_t count, Accumulators<kR, kW>& acc) {
   HWY_UNROLL(2)
   for (std::int64_t i = 0; i < count; ++i) {
     VF b[kW];
     HWY_UNROLL(8)
-    for (int w = 0; w < kW; ++w) b[w] = hn::LoadU(kF32, right + i * right_stride + w * kLanes);
+    for (int w = 0; w < kW; ++w) b[w] = load(right + i * right_stride + w * kLanes);
     HWY_UNROLL(8)
     for (int r = 0; r < kR; ++r) {
       const VF a = hn::Set(kF32, left[r * left_stride + i]);
@@ -59,6 +59,15 @@ HWY_INLINE void add_scaled(const float* from, std::int64_t stride, const float* 
     for (int w = 0; w < kW; ++w) {
       acc.v[r][w] = hn::MulAdd(hn::LoadU(kF32, from + r * stride + w * kLanes), factor, acc.v[r][w]);
     }
+  }
+}
+
+template <int kR, int kW>
+HWY_INLINE void fetch(const float* from, std::int64_t stride, Accumulators<kR, kW>& acc) {
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::LoadU(kF32, from + r * stride + w * kLanes);
   }
 }
 

@@ -135,9 +135,110 @@ HWY_INLINE void values_vectors(const RowBlock& block, const BlockView<kR>& view,
   values_tile<kR, kW>(block, view, place);
 }
 
+/// Vectors of columns at a time where a few rows read V in place: as many as there are registers for.
+template <int kR>
+inline constexpr int kWideVectors = std::min(8, kTileRows* kTileVectors / kR);
+/// Keys whose rows of V are read into L1 in one piece, before their columns are.
+inline constexpr std::int64_t kTouchedKeys = 32;
+
+/// Rows of V of one key block, where they lie.
+template <class T>
+struct ValueRows {
+  const T* first;  ///< of key `base`
+  std::int64_t stride;
+
+  const T* at(std::int64_t key) const { return first + key * stride; }
+};
+
+/// Asks memory for some of them.
+template <class T>
+HWY_INLINE void ask_for_values(const ValueRows<T>& rows, KeyRange keys, std::int64_t columns) {
+  const std::int64_t bytes = columns * static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+    const char* row = reinterpret_cast<const char*>(rows.at(key));
+    for (std::int64_t byte = 0; byte < bytes; byte += 64) hwy::Prefetch(row + byte);
+  }
+}
+
+/// sums[r][place ..] += P V of keys [begin, end) of the block, for kW vectors of columns; the first keys of a block find
+/// no sums yet.
+template <int kR, int kW, class T>
+HWY_INLINE void add_in_place(const BlockView<kR>& view, const ValueRows<T>& rows, KeyRange keys, bool first,
+                             float* sums, std::int64_t sums_stride, std::int64_t place) {
+  Accumulators<kR, kW> acc;
+  if (first) {
+    clear(acc);
+  } else {
+    fetch(sums + place, sums_stride, acc);
+  }
+  multiply_add(view.logits + keys.begin, kLogitStride, rows.at(keys.begin) + place, rows.stride, keys.end - keys.begin,
+               acc);
+  store(acc, sums + place, sums_stride);
+}
+
+/// add_in_place for a number of vectors known at run time.
+template <int kR, int kW, class T>
+HWY_INLINE void add_vectors_in_place(const BlockView<kR>& view, const ValueRows<T>& rows, KeyRange keys, bool first,
+                                     float* sums, std::int64_t sums_stride, std::int64_t place) {
+  if constexpr (kW > 1) {
+    if (place + kW * kLanes > sums_stride) {
+      return add_vectors_in_place<kR, kW - 1>(view, rows, keys, first, sums, sums_stride, place);
+    }
+  }
+  add_in_place<kR, kW>(view, rows, keys, first, sums, sums_stride, place);
+}
+
+/// Adds a key block's P V to the values of the only rows that read these keys: V is read once, row after row, and not
+/// copied. The same chains as values_tile.
+template <int kR, class T>
+void values_in_place(const RowBlock& block, const BlockView<kR>& view) {
+  const Operand& v = block.problem.v;
+  const ValueRows<T> rows{v.at<T>(block.head.batch, block.head.kv_head, view.base), v.row};
+  const std::int64_t columns = block.value_stride;
+  float* sums = block.values;  // nothing is packed there
+  bool first = true;
+  for (int i = 0; i < view.num_runs; ++i) {
+    const std::int64_t end = view.runs[i].end - view.base;
+    for (std::int64_t key = view.runs[i].begin - view.base; key < end; key += kTouchedKeys) {
+      const KeyRange keys{key, std::min(key + kTouchedKeys, end)};
+      ask_for_values(rows, {keys.end, std::min(keys.end + kTouchedKeys, end)}, columns);
+      for (std::int64_t place = 0; place < columns; place += kWideVectors<kR> * kLanes) {
+        add_vectors_in_place<kR, kWideVectors<kR>>(view, rows, keys, first, sums, columns, place);
+      }
+      first = false;
+    }
+  }
+  float* state = block.chunk.values + view.first_row * columns;
+  for (int r = 0; r < kR; ++r) {
+    const VF correction = hn::Set(kF32, view.correction[r]);
+    for (std::int64_t place = r * columns; place < (r + 1) * columns; place += kLanes) {
+      const VF sum = hn::LoadU(kF32, sums + place);
+      const VF all = view.fresh ? sum : hn::MulAdd(hn::LoadU(kF32, state + place), correction, sum);
+      hn::StoreU(all, kF32, state + place);
+    }
+  }
+}
+
+/// Whether every row of the group sees every key of its runs: then no product is 0 times something unknown.
+template <int kR>
+bool sees_all(const BlockView<kR>& view) {
+  for (int i = 0; i < view.num_runs; ++i) {
+    for (std::int64_t key = align_down(view.runs[i].begin, kWordKeys); key < view.runs[i].end; key += kWordKeys) {
+      if (!view.all[(key - view.base) / kWordKeys]) return false;
+    }
+  }
+  return true;
+}
+
 /// Adds a key block's P V to the values of a group.
 template <int kR>
-void block_values(const RowBlock& block, const BlockView<kR>& view) {
+void block_values(RowBlock& block, const BlockView<kR>& view) {
+  if (block.values_in_place) {
+    if (sees_all(view)) {
+      return visit_storage(block.problem.v.dtype, [&]<class T>(T) { values_in_place<kR, T>(block, view); });
+    }
+    pack_values(block, view.base);  // which finds out what numbers there are
+  }
   if (!needs_care(block, view)) {
     for (std::int64_t place = 0; place < block.value_stride; place += kPanel) values_vectors(block, view, place);
     return;

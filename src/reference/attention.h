@@ -2,6 +2,7 @@
 #define QKV_SRC_REFERENCE_ATTENTION_H_
 
 #include "qkv/attention.h"
+#include "qkv/varlen.h"
 
 namespace qkv::reference {
 
@@ -9,6 +10,10 @@ namespace qkv::reference {
 /// does that; qkv::reference::attention is the checked entry). Shares nothing with the kernels but the public headers.
 void forward(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out, const AttentionOptions& options,
              const AttentionOutputs& outputs);
+
+/// The same of qkv::attention_varlen, one segment after the other.
+void forward_varlen(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
+                    const VarlenOptions& options, const AttentionOutputs& outputs);
 
 }  // namespace qkv::reference
 

@@ -90,17 +90,32 @@ TEST(RowBlock, ScratchStaysBelowTheContract) {
   for (const std::int64_t head_dim : {1, 16, 64, 128, 257, 1024}) {
     for (const std::int64_t value_dim :
          {std::int64_t{0}, std::int64_t{1}, std::int64_t{64}, std::int64_t{257}, kMostValueColumns}) {
-      Fixture fixture(head_dim, value_dim, 400, 2 * kKeyChunk);
-      fixture.problem.entropy = {fixture.entropy.data(), Dtype::kFloat32, 0, 0, 1, 0};
-      const std::int64_t rows = rows_per_block(fixture.problem);
-      ASSERT_GE(rows, 1);
-      const PackedHead head;
-      RowBlock block{fixture.problem, Formula(fixture.problem), head};
-      begin_rows(block, 0, std::min<std::int64_t>(rows, 400), 16, 64);
-      EXPECT_TRUE(block.several_chunks);
-      EXPECT_LE(static_cast<std::int64_t>(scratch_bytes()), kContractBytes) << head_dim << " " << value_dim;
+      for (const std::int64_t q_len : {400, 12, 1}) {
+        Fixture fixture(head_dim, value_dim, q_len, 2 * kKeyChunk);
+        fixture.problem.entropy = {fixture.entropy.data(), Dtype::kFloat32, 0, 0, 1, 0};
+        const std::int64_t rows = rows_per_block(fixture.problem);
+        ASSERT_GE(rows, 1);
+        float packed = 0;
+        PackedHead head;
+        if (!packs_by_block(fixture.problem)) head.keys = &packed;
+        RowBlock block{fixture.problem, Formula(fixture.problem), head};
+        begin_rows(block, 0, std::min<std::int64_t>(rows, q_len), 16, 64);
+        EXPECT_EQ(block.own_keys != nullptr, packs_by_block(fixture.problem));
+        EXPECT_TRUE(block.several_chunks || q_len > 1);
+        EXPECT_LE(static_cast<std::int64_t>(scratch_bytes()), kContractBytes) << head_dim << " " << value_dim;
+      }
     }
   }
+}
+
+TEST(RowBlock, FewRowsOfShortKeysPackByBlock) {
+  EXPECT_TRUE(packs_by_block(Fixture(64, 64, 1, 100).problem));
+  EXPECT_TRUE(packs_by_block(Fixture(256, 64, 12, 100).problem));
+  EXPECT_FALSE(packs_by_block(Fixture(64, 64, 13, 100).problem));
+  EXPECT_FALSE(packs_by_block(Fixture(257, 64, 1, 100).problem));
+  Fixture weights(64, 64, 1, 100);
+  weights.problem.weights = {weights.entropy.data(), Dtype::kFloat32, 0, 0, 0, 0};
+  EXPECT_FALSE(packs_by_block(weights.problem)) << "weights form the logits a second time";
 }
 
 TEST(RowBlock, RowsAreTakenInWholeTiles) {

@@ -1,0 +1,66 @@
+#include "qkv/varlen.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "reference/attention.h"
+#include "reference/element.h"
+
+namespace qkv::reference {
+namespace {
+
+/// Rows [begin, end) of one segment.
+struct Rows {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+Rows rows_of(const ConstTensorView& cumulative, std::int64_t segment) {
+  return {integer(cumulative, {segment}), integer(cumulative, {segment + 1})};
+}
+
+/// [length, heads, dim] of a segment as [heads, length, dim].
+template <class View>
+View by_head(const View& view, const Rows& rows) {
+  return view.slice(0, rows.begin, rows.end).permute({1, 0, 2});
+}
+
+void choose(std::optional<ConstTensorView>& per_head, std::int64_t segment) {
+  if (per_head && per_head->rank() == 2) per_head = per_head->slice(0, segment, segment + 1);
+}
+
+AttentionOptions options_of(const AttentionOptions& all, std::int64_t segment) {
+  AttentionOptions options = all;
+  choose(options.sinks, segment);
+  choose(options.alibi_slopes, segment);
+  if (all.query_offset.per_batch() != nullptr) options.query_offset = integer(*all.query_offset.per_batch(), {segment});
+  return options;
+}
+
+AttentionOutputs outputs_of(const AttentionOutputs& all, const Rows& rows) {
+  AttentionOutputs outputs = all;
+  const auto cut = [&](std::optional<TensorView>& per_row) {
+    if (per_row) per_row = per_row->slice(1, rows.begin, rows.end);
+  };
+  cut(outputs.lse);
+  if (!outputs.stats) return outputs;
+  for (auto* member : {&outputs.stats->max_raw, &outputs.stats->max_logit, &outputs.stats->max_key,
+                       &outputs.stats->max_weight, &outputs.stats->entropy, &outputs.stats->key_weight}) {
+    cut(*member);
+  }
+  return outputs;
+}
+
+}  // namespace
+
+void forward_varlen(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out,
+                    const VarlenOptions& options, const AttentionOutputs& outputs) {
+  for (std::int64_t s = 0; s + 1 < options.cu_seqlens_q.extent(0); ++s) {
+    const Rows queries = rows_of(options.cu_seqlens_q, s);
+    const Rows keys = rows_of(options.cu_seqlens_k, s);
+    forward(by_head(q, queries), by_head(k, keys), by_head(v, keys), by_head(out, queries),
+            options_of(options.attention, s), outputs_of(outputs, queries));
+  }
+}
+
+}  // namespace qkv::reference
