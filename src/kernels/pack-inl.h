@@ -25,52 +25,75 @@ namespace HWY_NAMESPACE {
 enum class Readers { kMany, kFew };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Four floats from each of every fourth key: block b of 128 bits is what lies at source + b * step.
+/// Four words of 32 bits from each of every fourth key: block b of 128 bits is what lies `b * step` bytes on.
 template <class D>
-HWY_INLINE hn::Vec<D> load_blocks(D d, const float* source, std::int64_t step) {
+HWY_INLINE hn::Vec<D> load_blocks(D d, const char* source, std::int64_t step) {
   constexpr auto kCount = static_cast<std::int64_t>(hn::MaxLanes(D()));
   if constexpr (kCount <= 4) {
-    return hn::LoadU(d, source);
+    return hn::LoadU(d, reinterpret_cast<const float*>(source));
   } else {
     const hn::Half<D> half;
-    const float* upper = source + kCount / 8 * step;
+    const char* upper = source + kCount / 8 * step;
     return hn::Combine(d, load_blocks(half, upper, step), load_blocks(half, source, step));
   }
 }
-#endif
 
-/// Panel rows [dim][key] from a vector's number of key rows that lie `key_stride` apart and are contiguous along dim.
-/// Keys 0, 4, 8.. share one register, 1, 5, 9.. the next: transposing each 4 x 4 block puts keys in order.
-/// @return bits of the largest magnitude, if asked for
-template <Readers kReaders>
-std::uint32_t pack_vector_of_keys(const float* HWY_RESTRICT source, std::int64_t key_stride, std::int64_t dims,
-                                  float* HWY_RESTRICT panel) {
-  std::uint32_t largest = 0;
-  std::int64_t d = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const std::int64_t step = 4 * key_stride;
-  VI max_bits = hn::Zero(kI32);
-  for (; d + 4 <= dims; d += 4) {
-    const VF a = load_blocks(kF32, source + d, step);
-    const VF b = load_blocks(kF32, source + key_stride + d, step);
-    const VF c = load_blocks(kF32, source + 2 * key_stride + d, step);
-    const VF e = load_blocks(kF32, source + 3 * key_stride + d, step);
-    if constexpr (kReaders == Readers::kMany)
-      max_bits = raise_magnitude(a, raise_magnitude(b, raise_magnitude(c, raise_magnitude(e, max_bits))));
+/// Calls emit(word, that word of each key of a vector) for whole fours of the words of 32 bits that a key has; keys lie
+/// `key_bytes` apart. Keys 0, 4, 8.. share one register, 1, 5, 9.. the next: transposing each 4 x 4 block puts keys in
+/// order. @return words done
+template <class Emit>
+HWY_INLINE std::int64_t transpose_keys(const char* source, std::int64_t key_bytes, std::int64_t words,
+                                       const Emit& emit) {
+  std::int64_t word = 0;
+  for (; word + 4 <= words; word += 4, source += 16) {
+    const VF a = load_blocks(kF32, source, 4 * key_bytes);
+    const VF b = load_blocks(kF32, source + key_bytes, 4 * key_bytes);
+    const VF c = load_blocks(kF32, source + 2 * key_bytes, 4 * key_bytes);
+    const VF e = load_blocks(kF32, source + 3 * key_bytes, 4 * key_bytes);
     const VF ac_low = hn::InterleaveLower(kF32, a, c);   // a0 c0 a1 c1
     const VF ac_high = hn::InterleaveUpper(kF32, a, c);  // a2 c2 a3 c3
     const VF be_low = hn::InterleaveLower(kF32, b, e);
     const VF be_high = hn::InterleaveUpper(kF32, b, e);
-    hn::StoreU(hn::InterleaveLower(kF32, ac_low, be_low), kF32, panel + (d + 0) * kPanel);
-    hn::StoreU(hn::InterleaveUpper(kF32, ac_low, be_low), kF32, panel + (d + 1) * kPanel);
-    hn::StoreU(hn::InterleaveLower(kF32, ac_high, be_high), kF32, panel + (d + 2) * kPanel);
-    hn::StoreU(hn::InterleaveUpper(kF32, ac_high, be_high), kF32, panel + (d + 3) * kPanel);
+    emit(word + 0, hn::InterleaveLower(kF32, ac_low, be_low));
+    emit(word + 1, hn::InterleaveUpper(kF32, ac_low, be_low));
+    emit(word + 2, hn::InterleaveLower(kF32, ac_high, be_high));
+    emit(word + 3, hn::InterleaveUpper(kF32, ac_high, be_high));
+  }
+  return word;
+}
+#endif
+
+/// Panel rows [dim][key] from a vector's number of key rows that lie `key_stride` apart and are contiguous along dim: of
+/// float32, or of bfloat16, whose pairs of dims are transposed as one word and then taken apart.
+/// @return bits of the largest magnitude, if asked for
+template <Readers kReaders, class T>
+std::uint32_t pack_vector_of_keys(const T* HWY_RESTRICT source, std::int64_t key_stride, std::int64_t dims,
+                                  float* HWY_RESTRICT panel) {
+  std::uint32_t largest = 0;
+  std::int64_t d = 0;
+#if HWY_TARGET != HWY_SCALAR
+  VI max_bits = hn::Zero(kI32);
+  const auto put = [&](std::int64_t dim, VF x) HWY_ATTR {
+    if constexpr (kReaders == Readers::kMany) max_bits = raise_magnitude(x, max_bits);
+    hn::StoreU(x, kF32, panel + dim * kPanel);
+  };
+  const char* bytes = reinterpret_cast<const char*>(source);
+  const std::int64_t key_bytes = key_stride * static_cast<std::int64_t>(sizeof(T));
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const auto put_pair = [&](std::int64_t pair, VF both) HWY_ATTR {
+      const auto bits = hn::BitCast(kU32, both);
+      put(2 * pair, hn::BitCast(kF32, hn::ShiftLeft<16>(bits)));
+      put(2 * pair + 1, hn::BitCast(kF32, hn::And(bits, hn::Set(kU32, 0xffff0000u))));
+    };
+    d = 2 * transpose_keys(bytes, key_bytes, dims / 2, put_pair);
+  } else {
+    d = transpose_keys(bytes, key_bytes, dims, put);
   }
   if constexpr (kReaders == Readers::kMany) largest = largest_of(max_bits);
 #endif
   for (; d < dims; ++d) {
     for (int i = 0; i < kLanes; ++i) {
-      const float x = source[i * key_stride + d];
+      const auto x = static_cast<float>(source[i * key_stride + d]);
       if constexpr (kReaders == Readers::kMany) largest = std::max(largest, magnitude_bits(x));
       panel[d * kPanel + i] = x;
     }
@@ -138,7 +161,7 @@ std::uint32_t pack_key_word(const ForwardProblem& problem, const T* keys, const 
     float* panel = head.keys + local / kPanel * kPanel * dims + local % kPanel;
     const T* first = keys + j * problem.k.row;
     if constexpr (kReaders == Readers::kFew) ask_for_keys(problem, keys, j + kKeysAhead);
-    if constexpr (std::is_same_v<T, float>) {
+    if constexpr (!std::is_same_v<T, Float16>) {
       if (problem.k.col == 1 && j + kLanes <= end) {
         largest = std::max(largest, pack_vector_of_keys<kReaders>(first, problem.k.row, dims, panel));
         continue;
