@@ -221,6 +221,21 @@ TEST_P(Bits, ColumnsOfVDoNotDependOnOthers) {
   expect_close(all, run_all(call, {}, &reference::attention));
 }
 
+TEST_P(Bits, DecodingIsPrefill) {
+  // A few rows pack their keys block by block and read V where it lies, unless weights or logits are asked for.
+  if (GetParam().target == "reference") GTEST_SKIP() << "one row at a time anyway, and slow";
+  for_random_calls(1201, 30, 600, [](Random& random, Call& call) {
+    if (call.q_len < 2) return;
+    const Results whole = run_all(call, {.matrices = false});
+    for (int round = 0; round < 4; ++round) {
+      const std::int64_t row = random.integer(0, call.q_len - 1);
+      const std::int64_t end = std::min(call.q_len, row + random.integer(1, 3));
+      SCOPED_TRACE("rows " + std::to_string(row) + " to " + std::to_string(end));
+      Part(call).rows(row, end).expect_bits_of(whole);
+    }
+  });
+}
+
 TEST_P(Bits, LongRowsAcrossChunks) {
   // More than two chunks of 4096 keys: one row at a time against many, and a cut inside a chunk.
   if (GetParam().target == "reference") GTEST_SKIP() << "one row at a time anyway, and slow";
@@ -237,9 +252,11 @@ TEST_P(Bits, LongRowsAcrossChunks) {
   call.options.causal = true;
   call.stats_keys = {0, 4096, 8190, 8200};
   const Results whole = run_all(call);
+  const Results without_matrices = run_all(call, {.matrices = false});
   for (std::int64_t row = 0; row < call.q_len; ++row) {
     SCOPED_TRACE("row " + std::to_string(row));
     Part(call).rows(row, row + 1).expect_bits_of(whole);
+    Part(call).rows(row, row + 1).expect_bits_of(without_matrices);
   }
   SCOPED_TRACE("rows 0 to 4");
   Part(call).rows(0, 5).keys(call.kv_len - 8).expect_bits_of(whole);

@@ -29,9 +29,9 @@ class Part {
 
   /// Fails unless attention on the part alone gives every bit, of every output, that the whole call gave it.
   void expect_bits_of(const Results& whole) {
-    const Results alone =
-        attend(&attention, query(*call_.q), key(*call_.k), key(*call_.v), options(), {.keys = chosen_keys()});
-    expect_same_bits(alone.views(), part_of(whole.views()));
+    const Wanted wanted{.keys = chosen_keys(), .matrices = whole.wanted.matrices};
+    const Results alone = attend(&attention, query(*call_.q), key(*call_.k), key(*call_.v), options(), wanted);
+    expect_same_bits(given(alone), part_of(given(whole)));
   }
 
  private:
@@ -69,6 +69,13 @@ class Part {
     return view.broadcast_to({call_.batch, call_.num_heads})
         .slice(0, batches_.begin, batches_.end)
         .slice(1, heads().begin, heads().end);
+  }
+
+  /// What was asked for.
+  static NamedViews given(const Results& results) {
+    NamedViews views = results.views();
+    if (!results.wanted.matrices) std::erase_if(views, [](const NamedView& each) { return each.per_key; });
+    return views;
   }
 
   NamedViews part_of(NamedViews views) const {
