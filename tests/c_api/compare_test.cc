@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "qkv/attention.h"
+#include "qkv/half.h"
 #include "qkv/merge.h"
 #include "qkv/qkv.h"
 
@@ -233,6 +234,31 @@ TEST(CReference, IsTheReferenceWithTheSameOptions) {
   qkv::reference::attention(operands.q, operands.k, operands.v, expected.out, options);
   run_c(operands, option, QKV_LOGITS_SCALED, actual, qkv_reference_attention);
   expect_same_bits(actual.out, expected.out, "out");
+}
+
+template <class T>
+qkv::Tensor rounded_to(const qkv::Tensor& wide) {
+  qkv::Tensor tensor(wide.shape(), qkv::kDtypeOf<T>);
+  for (std::int64_t i = 0; i < wide.num_elements(); ++i) {
+    tensor.as<T>()[i] = T(static_cast<double>(wide.as<float>()[i]));
+  }
+  return tensor;
+}
+
+TEST(CAttention, SixteenBitsAsInCpp) {
+  const Operands operands;
+  const qkv::Tensor q = rounded_to<qkv::BFloat16>(operands.q);
+  const qkv::Tensor k = rounded_to<qkv::BFloat16>(operands.k);
+  const qkv::Tensor v = rounded_to<qkv::Float16>(operands.v);
+  qkv::Tensor expected({kBatch, kHeads, kQLen, kValueDim}, qkv::Dtype::kBFloat16);
+  qkv::Tensor actual(expected.shape(), expected.dtype());
+  qkv::attention(q, k, v, expected);
+  const qkv_tensor c_q = describe(q), c_k = describe(k), c_v = describe(v), c_out = describe(actual);
+  EXPECT_EQ(c_q.dtype, QKV_BFLOAT16);
+  EXPECT_EQ(c_v.dtype, QKV_FLOAT16);
+  ASSERT_EQ(qkv_attention(&c_q, &c_k, &c_v, &c_out, nullptr, nullptr), QKV_OK) << qkv_last_error();
+  expect_same_bits(actual, expected, "out");
+  EXPECT_NE(*actual.as<std::uint16_t>(), 0);
 }
 
 TEST(CAttention, EmptyListOfHeadsIsNotAllHeads) {
