@@ -232,6 +232,8 @@ std::vector<Job> accuracy_jobs(const SelfcheckPlan& plan, const AttentionFunctio
           add(target, {index, dtype, Part::kAll});
           continue;
         }
+        // What is long takes the reference seconds, and 16 bits meet nothing there that float32 does not.
+        if (all_cases()[index].is_long) continue;
         add(target, {index, dtype, Part::kValues});
         add(target, {index, dtype, Part::kSoftmax});
       }
