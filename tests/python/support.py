@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,16 @@ class DLPackOnly:
 
     def __dlpack_device__(self) -> Any:
         return self._array.__dlpack_device__()
+
+
+def bare_signature(function: Any) -> str:
+    """Names and defaults, without the types."""
+    signature = inspect.signature(function)
+    bare = signature.replace(
+        parameters=[p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()],
+        return_annotation=inspect.Signature.empty,
+    )
+    return str(bare)
 
 
 def base() -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
 from typing import Any
 
 import numpy as np
 import pytest
-from support import DLPackOnly, assert_close, assert_same_bits, optional
+from support import DLPackOnly, assert_close, assert_same_bits, bare_signature, optional
 
 import qkv
 
@@ -47,12 +46,7 @@ def inputs(rng: np.random.Generator, dtype: Any = np.float32) -> list[np.ndarray
 
 @pytest.mark.parametrize("function", [qkv.attention, qkv.reference.attention])
 def test_signature(function: Any) -> None:
-    signature = inspect.signature(function)
-    bare = signature.replace(
-        parameters=[p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()],
-        return_annotation=inspect.Signature.empty,
-    )
-    assert str(bare) == SIGNATURE
+    assert bare_signature(function) == SIGNATURE
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

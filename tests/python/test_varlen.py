@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_close, assert_same_bits, optional
+from support import assert_close, assert_same_bits, bare_signature, optional
 
 import qkv
 
@@ -46,12 +45,7 @@ def segments(*arrays: np.ndarray) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("function", [qkv.attention_varlen, qkv.reference.attention_varlen])
 def test_signature(function: Any) -> None:
-    signature = inspect.signature(function)
-    bare = signature.replace(
-        parameters=[p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values()],
-        return_annotation=inspect.Signature.empty,
-    )
-    assert str(bare) == SIGNATURE
+    assert bare_signature(function) == SIGNATURE
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
