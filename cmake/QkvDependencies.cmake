@@ -7,9 +7,10 @@ find_package(fmt CONFIG REQUIRED)
 add_library(qkv_fmt INTERFACE)
 target_include_directories(
   qkv_fmt SYSTEM INTERFACE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+# Headers alone, and none of the public ones includes them: who links qkv needs nothing of it.
+find_package(nlohmann_json CONFIG REQUIRED)
 if(QKV_BUILD_CLI)
   find_package(CLI11 CONFIG REQUIRED)
-  find_package(nlohmann_json CONFIG REQUIRED)
 endif()
 if(QKV_BUILD_TESTS)
   find_package(GTest CONFIG REQUIRED)

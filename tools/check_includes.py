@@ -22,7 +22,7 @@ RANKS = {
     "cli": 3,
 }
 # Which layers may see a library from outside; others are free.
-OUTSIDE = {"hwy/": {"base", "kernels"}, "nanobind/": {"python"}, "CLI/": {"cli"}, "nlohmann/": {"cli"}}
+OUTSIDE = {"hwy/": {"base", "kernels"}, "nanobind/": {"python"}, "CLI/": {"cli"}, "nlohmann/": {"base", "cli"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 
 

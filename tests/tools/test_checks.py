@@ -30,6 +30,8 @@ def make(root: Path, *names: str) -> None:
         ("src/base/b.cc", '"base/absent.h"', "no such file"),
         ("src/base/b.cc", '"qkv/absent.h"', "no public header"),
         ("src/attention/x.cc", "<hwy/highway.h>", "may see hwy/"),
+        ("src/base/b.cc", "<nlohmann/json.hpp>", None),
+        ("src/attention/x.cc", "<nlohmann/json.hpp>", "may see nlohmann/"),
         ("src/mystery/m.cc", "<vector>", "no known layer"),
         ("include/qkv/q.h", '"base/b.h"', "public headers only"),
         ("apps/qkv/main.cc", '"attention/x.h"', None),
