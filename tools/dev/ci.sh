@@ -1,4 +1,4 @@
-# ./dev ci: lint, build and the tests, each with its time, and a test runner's own summary as the last line.
+# ./dev ci: lint, build, the fuzzers and the tests, each with its time, and a test runner's own summary as the last line.
 # shellcheck shell=bash
 
 cmd_ci() {
@@ -16,6 +16,7 @@ cmd_ci() {
   stage lint ./dev lint
   stage asan ./dev test --asan
   stage tsan ./dev test --tsan
+  stage fuzz ./dev fuzz
   stage slow ./dev test --slow
   stage fast ./dev test
 }
