@@ -17,8 +17,8 @@ namespace qkv {
 
 // A safetensors file is the length of its header (8 bytes, little-endian), the header in JSON, and the data. Here is
 // the header, apart from any file, so that it can be tested and fuzzed from memory. Nothing in it is trusted; what is
-// wrong is a ValueError that begins with `file`, the name to call it by. Memory grows with the header alone, by less
-// than ten times its bytes.
+// wrong is a ValueError that begins with `file`, the name to call it by. Memory grows with the header alone: a dozen
+// times its bytes, at worst, for millions of the shortest metadata.
 
 /// Bytes of the length, before the header.
 inline constexpr std::size_t kSafetensorsPrefix = 8;
