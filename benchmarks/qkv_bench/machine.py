@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,11 +32,24 @@ def describe(runners: list[Runner]) -> dict[str, Any]:
         "build_type": config["build_type"],
         "target": config["target"],
         "targets": config["targets"],
-        "versions": {runner.name: runner.version for runner in runners},
+        "versions": {runner.name: runner.version for runner in runners if " " not in runner.name},
         "peak": native.fma_peak(config["target"], 0.1),
+        "bf16_dot_peak": native.bf16_dot_peak(0.1),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "busy_cpus": busy_cpus(),
     }
+
+
+def last_level_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """The largest of the processor's caches; 32 MiB where it does not say."""
+    sizes = [re.fullmatch(r"(\d+)K", path.read_text().strip()) for path in caches.glob("index*/size")]
+    return max((1024 * int(size[1]) for size in sizes if size), default=32 << 20)
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """Memory that is free to use without swapping; all that one could wish for where the system does not say."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text() if meminfo.is_file() else "", re.MULTILINE)
+    return 1024 * int(match[1]) if match else 1 << 62
 
 
 def busy_cpus(seconds: float = 0.5) -> float:

@@ -1,4 +1,4 @@
-"""libqkv_bench: the peak of one thread, and the cost of a call from C++."""
+"""libqkv_bench: the limits of arithmetic and of memory, and the cost of a call from C++."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,6 +31,10 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.qkv_bench_fma_peak.argtypes = [ctypes.c_char_p, ctypes.c_double]
     library.qkv_bench_fma_peak.restype = ctypes.c_double
+    library.qkv_bench_bf16_dot_peak.argtypes = [ctypes.c_double]
+    library.qkv_bench_bf16_dot_peak.restype = ctypes.c_double
+    library.qkv_bench_read_rate.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
+    library.qkv_bench_read_rate.restype = ctypes.c_double
     library.qkv_bench_tiny_call.argtypes = [ctypes.c_int64]
     library.qkv_bench_tiny_call.restype = ctypes.c_double
     library.qkv_bench_target.restype = ctypes.c_char_p
@@ -38,9 +46,29 @@ def fma_peak(target: str, seconds: float = 0.01) -> float:
     return float(_library().qkv_bench_fma_peak(target.encode(), seconds))
 
 
+def bf16_dot_peak(seconds: float = 0.01) -> float:
+    """Operations a second of one thread that only adds up products of bfloat16; 0 on a CPU without that instruction."""
+    return float(_library().qkv_bench_bf16_dot_peak(seconds))
+
+
+def read_rate(memory: npt.NDArray[Any], threads: int) -> float:
+    """Bytes a second at which so many threads read that array once: of CPU time for one, on the wall for more."""
+    return float(_library().qkv_bench_read_rate(memory.ctypes.data, memory.nbytes, threads))
+
+
 def tiny_call(calls: int) -> float:
     """Seconds of CPU time of one call of qkv::attention from C++ with shapes [1, 1, 1, 8]."""
     return float(_library().qkv_bench_tiny_call(calls))
+
+
+def append_call(calls: int) -> float | None:
+    """Seconds of CPU time of appending one token to a cache from C++; None from a library that has no caches."""
+    try:
+        function = _library().qkv_bench_append_call
+    except AttributeError:
+        return None
+    function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_double
+    return float(function(calls))
 
 
 def target() -> str:
