@@ -1,4 +1,4 @@
-"""Times the cases: every runner and the peak of the machine take turns, round by round."""
+"""Times the cases of one dtype: every runner and the peak of the machine take turns, round by round."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import qkv
 from qkv_bench import native
 from qkv_bench.cases import CASES, QUICK_OPERATIONS, Case, make_inputs
 from qkv_bench.clock import PEAK_SECONDS, SAMPLE_SECONDS, Task, take_turns
+from qkv_bench.dtypes import BFLOAT16, FLOAT32
 from qkv_bench.progress import Progress
 from qkv_bench.results import Run
 from qkv_bench.runners import Runner, UnableError, prepare_checked
@@ -26,6 +27,7 @@ class Settings:
     quick: bool = False
     cpus: int = 1
     peers: bool = True
+    dtype: str = FLOAT32
 
     @property
     def rounds(self) -> int:
@@ -55,14 +57,15 @@ def plan(settings: Settings) -> list[list[Item]]:
         raise ValueError(f"--only {settings.only!r}: {error}") from error
     groups: dict[str, list[Item]] = {}
     for case in CASES.values():
-        if not pattern.search(case.name):
+        if case.dtype != settings.dtype or not pattern.search(case.name):
             continue
         if settings.quick and not settings.only and case.visible_operations > QUICK_OPERATIONS:
             continue
         items = groups.setdefault(case.group or case.name, [])
         items += [Item(case, threads) for threads in settings.threads_of(case)]
     if not groups:
-        raise ValueError(f"--only {settings.only!r} matches no case; there are {', '.join(CASES)}")
+        names = ", ".join(name for name, case in CASES.items() if case.dtype == settings.dtype)
+        raise ValueError(f"--only {settings.only!r} matches no case; there are {names}")
     return list(groups.values())
 
 
@@ -96,11 +99,13 @@ def _measure_group(group: list[Item], settings: Settings, runners: list[Runner],
 
 def _sample_peak(run: Run) -> None:
     run.peak.append(native.fma_peak(run.target, PEAK_SECONDS))
+    if run.dtype == BFLOAT16 and (peak := native.bf16_dot_peak(PEAK_SECONDS)):
+        run.dot_peak.append(peak)
 
 
 def _prepare(item: Item, runners: list[Runner], sample_seconds: float) -> tuple[Run, list[Task]]:
     """The run of an item, and the tasks that will fill its samples; who can not do it is left out with a reason."""
-    run = Run(item.case.name, item.threads, qkv.target(), item.case.visible_operations)
+    run = Run(item.case.name, item.threads, qkv.target(), item.case.visible_operations, dtype=item.case.dtype)
     inputs = make_inputs(item.case)
     tasks = []
     expected = None

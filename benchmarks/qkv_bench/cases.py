@@ -8,13 +8,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from qkv_bench.dtypes import BFLOAT16, FLOAT16, FLOAT32
+from qkv_bench.storage import stored
+
 MaskKind = Literal["none", "padding", "random"]
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of attention: self-attention of float32 [batch, heads, length, dim] with at most one mask.
+    """One call of attention: self-attention of [batch, heads, length, dim] of one dtype with at most one mask.
 
     Cases of one `group` are measured together, round by round, so that they can be compared with each other.
     """
@@ -26,12 +29,13 @@ class Case:
     kv_lens: int | None = None
     bias: bool = False
     stats: bool = False
+    dtype: str = FLOAT32
     group: str = ""
     two_threads: bool = False
 
     @property
     def name(self) -> str:
-        """The name in tables, on the command line and in targets.json: "1x8x2048x64-causal"."""
+        """The name in tables, on the command line and in targets.json: "1x8x2048x64-causal-bfloat16"."""
         parts = ["x".join(map(str, self.shape)), "causal" if self.causal else "full"]
         if self.window is not None:
             parts.append(f"window-{self.window[0] + self.window[1] + 1}")
@@ -40,6 +44,7 @@ class Case:
         if self.kv_lens is not None:
             parts.append("lengths")
         parts += [name for name, wanted in (("bias", self.bias), ("stats", self.stats)) if wanted]
+        parts += [] if self.dtype == FLOAT32 else [self.dtype]
         return "-".join(parts)
 
     @property
@@ -77,9 +82,9 @@ class Inputs:
 
 
 def make_inputs(case: Case, seed: int = 1) -> Inputs:
-    """Normal numbers; a random mask hides half of the keys, and every row sees at least itself."""
+    """Normal numbers, rounded to the dtype; a random mask hides half of the keys, but no row from itself."""
     rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal(case.shape, dtype=np.float32) for _ in range(3))
+    q, k, v = (stored(rng.standard_normal(case.shape, dtype=np.float32), case.dtype) for _ in range(3))
     n = case.shape[2]
     mask: Array | None = None
     if case.mask == "padding":
@@ -108,11 +113,10 @@ def dense_mask(case: Case, inputs: Inputs) -> Array | None:
     return (distance >= -left) & (distance <= (0 if case.causal else right))
 
 
-def _both(*shape: int, group: str = "", two_threads: bool = False) -> list[Case]:
+def _both(*shape: int, group: str = "", two_threads: bool = False, dtype: str = FLOAT32) -> list[Case]:
     size = (shape[0], shape[1], shape[2], shape[3])
-    return [
-        Case(size, causal=causal, group=group or Case(size).name, two_threads=two_threads) for causal in (False, True)
-    ]
+    group = group or Case(size, dtype=dtype).name
+    return [Case(size, causal=causal, group=group, two_threads=two_threads, dtype=dtype) for causal in (False, True)]
 
 
 def _all_cases() -> list[Case]:
@@ -143,6 +147,9 @@ def _all_cases() -> list[Case]:
         cases += _both(1, 8, 1024, dim)
     cases.append(Case((1, 8, 8192, 64), causal=True, window=(255, 0), group="window"))
     cases += _both(1, 4, 16384, 64, two_threads=True)
+    for dtype in (BFLOAT16, FLOAT16):
+        for shape in ((1, 8, 512, 64), (1, 8, 2048, 64), (1, 8, 2048, 128), (8, 12, 128, 64)):
+            cases += _both(*shape, dtype=dtype)
     return cases
 
 

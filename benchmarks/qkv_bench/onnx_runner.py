@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qkv_bench.cases import Array, Case, Inputs, dense_mask
+from qkv_bench.dtypes import BFLOAT16
 from qkv_bench.runners import Prepared, UnableError, import_peer, refuse_stats
 
 #: Operators that hold all logits at once are not tried beyond this.
@@ -30,6 +31,11 @@ class Candidate:
     more_outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     holds_logits: bool = True
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the output, as of q."""
+        return self.feeds["q"].dtype
+
 
 class OnnxRunner:
     """Sessions whose inputs and outputs are bound, so that a run copies nothing; idle threads sleep."""
@@ -47,6 +53,8 @@ class OnnxRunner:
     def make(self, case: Case, inputs: Inputs, threads: int) -> Prepared:
         """Builds every candidate, keeps the fastest."""
         refuse_stats(case)
+        if case.dtype == BFLOAT16:
+            raise UnableError("has no bfloat16 on CPUs")
         best: tuple[float, Prepared] | None = None
         problems = []
         for candidate in candidates(case, inputs):
@@ -73,7 +81,7 @@ class OnnxRunner:
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
         outs = {}
         for name, shape in {"out": candidate.out_shape, **candidate.more_outputs}.items():
-            outs[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
+            outs[name] = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, candidate.dtype))
             binding.bind_ortvalue_output(name, outs[name])
 
         def call() -> None:
@@ -91,13 +99,13 @@ class OnnxRunner:
 
     def _session(self, candidate: Candidate, threads: int) -> Any:
         helper, ort = self._onnx.helper, self._ort
-        float32 = self._onnx.TensorProto.FLOAT
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
             for name, array in candidate.feeds.items()
         ]
         shapes = {"out": candidate.out_shape, **candidate.more_outputs}
-        outputs = [helper.make_tensor_value_info(name, float32, shape) for name, shape in shapes.items()]
+        dtype = helper.np_dtype_to_tensor_dtype(candidate.dtype)
+        outputs = [helper.make_tensor_value_info(name, dtype, shape) for name, shape in shapes.items()]
         node = helper.make_node(
             candidate.operator, candidate.inputs, list(shapes), domain=candidate.domain, **candidate.attributes
         )

@@ -14,16 +14,24 @@ from qkv_bench.clock import Samples, median_of_ratios
 
 @dataclass
 class Run:
-    """One case with one number of threads on one target: the samples of every runner, round by round."""
+    """One case with one number of threads on one target: the samples of every runner, round by round.
+
+    Of decoding, operations are bytes, and the peak is one thread's share of what all threads read at the same time.
+    """
 
     case: str
     threads: int
     target: str
     operations: int
     peak: list[float] = field(default_factory=list)
+    """Multiplications and additions of float32 a second of one thread."""
     samples: dict[str, Samples] = field(default_factory=dict)
     variants: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    dtype: str = "float32"
+    dot_peak: list[float] = field(default_factory=list)
+    """The peak of dot products of bfloat16; empty for other dtypes and on a CPU without that instruction."""
+    suite: str = "attention"
 
     def seconds(self, runner: str) -> list[float]:
         """Of one call, one entry a round: CPU time for one thread, wall time for more."""
@@ -37,6 +45,17 @@ class Run:
         """Of the peak of as many threads, as it was in the same rounds."""
         rates = [self.operations / seconds for seconds in self.seconds(runner)]
         return median_of_ratios(rates, (self.threads * peak for peak in self.peak))
+
+    def dot_share(self, runner: str = "qkv") -> float | None:
+        """The share of the peak of dot products of bfloat16; None where there is none."""
+        if not self.dot_peak:
+            return None
+        rates = [self.operations / seconds for seconds in self.seconds(runner)]
+        return median_of_ratios(rates, (self.threads * peak for peak in self.dot_peak))
+
+    def peers(self) -> list[str]:
+        """The libraries beside qkv that were timed."""
+        return [name for name in self.samples if not name.startswith("qkv")]
 
     def ratio(self, peer: str) -> float | None:
         """The peer's time / ours; None where the peer was left out."""
@@ -59,6 +78,10 @@ class Results:
     """Relative Frobenius error: {case: error}."""
     model: list[dict[str, Any]] = field(default_factory=list)
     """Of the model: batch, tokens, and for "qkv" and "sdpa" the CPU seconds of each round."""
+    append: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds of appending one token to a cache: {"c++", "numpy": one entry a round}."""
+    generate: list[dict[str, Any]] = field(default_factory=list)
+    """Seconds a generated token: length, and for "cached" and "recomputed" one entry a round."""
 
     def find(self, case: str, threads: int = 1, target: str | None = None) -> Run | None:
         """The run of a case; on the target that was used of itself if none is named."""
@@ -67,6 +90,10 @@ class Results:
             if (run.case, run.threads, run.target) == (case, threads, wanted):
                 return run
         return None
+
+    def runs_of(self, suite: str) -> list[Run]:
+        """The runs of "attention", "ragged" or "decode"."""
+        return [run for run in self.runs if run.suite == suite]
 
     def speedup(self, case: str, threads: int) -> float | None:
         """Wall time with one thread / with that many."""
@@ -96,6 +123,23 @@ class Results:
             return cls(**data)
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path} is no result of ./dev bench: {error}") from error
+
+    @classmethod
+    def merged(cls, parts: list[Results]) -> Results:
+        """What several files hold together; of a case that stands in more than one, the last. Raises ValueError."""
+        whole = cls(dict(parts[0].machine))
+        runs: dict[tuple[str, int, str], Run] = {}
+        for part in parts:
+            if part.machine["cpu"] != whole.machine["cpu"]:
+                raise ValueError(f"results of two machines: {whole.machine['cpu']}, {part.machine['cpu']}")
+            runs.update({(run.case, run.threads, run.target): run for run in part.runs})
+            for name in ("memory", "tiny", "errors", "model", "append", "generate"):
+                if getattr(part, name):
+                    setattr(whole, name, getattr(part, name))
+            whole.machine["busy_cpus"] = max(whole.machine["busy_cpus"], part.machine["busy_cpus"])
+            whole.machine["versions"] = {**part.machine["versions"], **whole.machine["versions"]}
+        whole.runs = list(runs.values())
+        return whole
 
 
 def _run_from(entry: dict[str, Any]) -> Run:

@@ -6,6 +6,7 @@ made before. Its result is compared with qkv's before it is timed.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.metadata
 from collections.abc import Callable
@@ -16,9 +17,11 @@ import numpy as np
 
 import qkv
 from qkv_bench.cases import Array, Case, Inputs, dense_mask
+from qkv_bench.dtypes import FLOAT32, TOLERANCES
+from qkv_bench.storage import name_of, relative_difference, torch_tensor
 
-#: Largest difference from qkv's result with which a peer is still computing the same thing.
-TOLERANCE = 1e-4
+#: Largest difference from qkv's float32 result with which a peer is still computing the same thing.
+TOLERANCE = TOLERANCES[FLOAT32]
 
 
 class UnableError(Exception):
@@ -74,6 +77,18 @@ class QkvRunner:
         return Prepared(call, result, before_sample=lambda: qkv.set_num_threads(threads))
 
 
+class QkvFloat32Runner:
+    """qkv on the same numbers in float32: what storage in 16 bits gains or costs, in the same rounds."""
+
+    name = "qkv float32"
+    version = qkv.__version__
+
+    def make(self, case: Case, inputs: Inputs, threads: int) -> Prepared:
+        """Every case can be done."""
+        wide = {name: getattr(inputs, name).astype(np.float32) for name in ("q", "k", "v")}
+        return QkvRunner().make(case, dataclasses.replace(inputs, **wide), threads)
+
+
 def options_of(case: Case, inputs: Inputs) -> dict[str, Any]:
     """The keyword arguments of qkv.attention: those that the case has, and no others."""
     wanted = {
@@ -102,7 +117,7 @@ class TorchRunner:
         refuse_stats(case)
         torch = self._torch
         attend = torch.nn.functional.scaled_dot_product_attention
-        q, k, v = (torch.from_numpy(array) for array in (inputs.q, inputs.k, inputs.v))
+        q, k, v = (torch_tensor(torch, array) for array in (inputs.q, inputs.k, inputs.v))
         mask = dense_mask(case, inputs)
         extra = mask if inputs.bias is None else inputs.bias
         options: dict[str, Any] = {"is_causal": case.causal and extra is None}
@@ -116,7 +131,7 @@ class TorchRunner:
         def result() -> Array:
             # Raises where the fused kernel can not be used: the call would then run another one.
             with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
-                return np.asarray(call())
+                return np.asarray(call().float())
 
         return Prepared(call, result, before_sample=lambda: torch.set_num_threads(threads))
 
@@ -135,14 +150,19 @@ def import_peer(module: str) -> Any:
         raise UnableError("not installed" if error.name == module else f"does not load: {error}") from error
 
 
-def find_runners(peers: bool = True) -> tuple[list[Runner], dict[str, str]]:
-    """Those that can run here, qkv first, and why each of the others can not; without peers, qkv alone."""
+def find_runners(peers: bool = True, dtype: str = FLOAT32) -> tuple[list[Runner], dict[str, str]]:
+    """Those that can run here, qkv first, and why each of the others can not; without peers, qkv alone.
+
+    Beside 16 bits stands qkv in float32, always.
+    """
+    found: list[Runner] = [QkvRunner()]
+    if dtype != FLOAT32:
+        found.append(QkvFloat32Runner())
     if not peers:
-        return [QkvRunner()], {}
+        return found, {}
     from qkv_bench.onnx_runner import OnnxRunner
     from qkv_bench.openvino_runner import OpenVinoRunner
 
-    found: list[Runner] = [QkvRunner()]
     missing: dict[str, str] = {}
     kinds: list[type[TorchRunner] | type[OnnxRunner] | type[OpenVinoRunner]] = [TorchRunner, OnnxRunner, OpenVinoRunner]
     for peer in kinds:
@@ -168,9 +188,12 @@ def prepare_checked(runner: Runner, case: Case, inputs: Inputs, threads: int, ex
 
 
 def check_result(result: Array, expected: Array) -> None:
-    """Raises UnableError unless the two agree to TOLERANCE; NaN agrees with nothing."""
+    """Raises UnableError unless the two agree to TOLERANCE, or in 16 bits as a whole; NaN agrees with nothing."""
     if result.shape != expected.shape:
         raise UnableError(f"computes another thing: its result has shape {list(result.shape)}")
-    difference = float(np.max(np.abs(result - expected), initial=0.0))
-    if not difference <= TOLERANCE:
+    if name_of(expected) == FLOAT32:
+        difference, limit = float(np.max(np.abs(result - expected), initial=0.0)), TOLERANCE
+    else:
+        difference, limit = relative_difference(result, expected), TOLERANCES[name_of(expected)]
+    if not difference <= limit:
         raise UnableError(f"computes another thing: its result differs by {difference:.1e}")

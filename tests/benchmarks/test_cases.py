@@ -85,7 +85,21 @@ def test_the_list_is_whole() -> None:
     expected = {f"{shape}-{kind}" for shape in shapes for kind in ("full", "causal")}
     expected |= {f"1x8x2048x64-full-{option}" for option in options}
     expected.add("1x8x8192x64-causal-window-256")
+    expected |= {
+        f"{shape}-{kind}-{dtype}"
+        for shape in ("1x8x512x64", "1x8x2048x64", "1x8x2048x128", "8x12x128x64")
+        for kind in ("full", "causal")
+        for dtype in ("bfloat16", "float16")
+    }
     assert set(CASES) == expected
+
+
+def test_16_bits_are_the_same_numbers_rounded() -> None:
+    wide = make_inputs(Case((1, 2, 9, 4)))
+    half = make_inputs(Case((1, 2, 9, 4), dtype="float16"))
+    assert half.q.dtype == half.k.dtype == half.v.dtype == np.float16
+    np.testing.assert_allclose(half.k.astype(np.float32), wide.k, rtol=2**-11)
+    assert not np.array_equal(half.k.astype(np.float32), wide.k)
 
 
 def test_names_tell_cases_apart() -> None:
@@ -93,5 +107,6 @@ def test_names_tell_cases_apart() -> None:
         for name in ("causal", "bias", "stats"):
             changed = dataclasses.replace(case, **{name: not getattr(case, name)})
             assert changed.name != case.name
+        assert dataclasses.replace(case, dtype="float16").name == case.name + "-float16"
     with pytest.raises(KeyError, match="no case is called 'x'"):
         find_case("x")

@@ -52,6 +52,23 @@ def test_another_result_is_not_timed() -> None:
             runners.check_result(wrong, expected)
 
 
+def test_16_bits_are_compared_as_a_whole() -> None:
+    expected = np.linspace(-1, 1, 64, dtype=np.float16).reshape(1, 1, 8, 8)
+    runners.check_result(expected * np.float16(1.001), expected)
+    for wrong in (expected * np.float16(1.01), expected * np.float16(np.nan)):
+        with pytest.raises(UnableError, match="another thing"):
+            runners.check_result(wrong, expected)
+
+
+def test_beside_16_bits_stands_float32() -> None:
+    found, _ = runners.find_runners(peers=False, dtype="float16")
+    assert [runner.name for runner in found] == ["qkv", "qkv float32"]
+    case = Case((1, 2, 16, 8), causal=True, dtype="float16")
+    results = [runner.make(case, make_inputs(case), 1).result() for runner in found]
+    assert [result.dtype for result in results] == [np.float16, np.float32]
+    runners.check_result(results[1], results[0])
+
+
 def test_peers_can_be_left_out() -> None:
     found, missing = runners.find_runners(peers=False)
     assert [runner.name for runner in found] == ["qkv"]
@@ -66,7 +83,10 @@ def test_a_peer_that_is_not_installed_is_left_out() -> None:
 def test_the_plan_has_every_case_once_for_each_number_of_threads() -> None:
     items = [item for group in attention.plan(Settings(cpus=2)) for item in group]
     assert len(items) == len(set(items))
-    assert {item.case.name for item in items} == set(CASES)
+    assert {item.case.name for item in items} == {case.name for case in CASES.values() if case.dtype == "float32"}
+    half = [item.case for group in attention.plan(Settings(dtype="bfloat16")) for item in group]
+    assert {case.dtype for case in half} == {"bfloat16"}
+    assert len(half) == 8
     twice = [item.case.name for item in items if item.threads == 2]
     assert twice == [case.name for case in CASES.values() if case.two_threads and case.name in twice]
     assert len(twice) == 10
@@ -120,6 +140,8 @@ def test_the_library_measures() -> None:
     assert native.target() == qkv.target()
     assert native.fma_peak(native.target(), 0.001) > 1e8
     assert 0 < native.tiny_call(10) < 1
+    assert native.bf16_dot_peak(0.001) == 0 or native.bf16_dot_peak(0.001) > 1e9
+    assert all(1e7 < native.read_rate(np.ones(1 << 20, np.uint8), threads) < 1e13 for threads in (1, 2))
 
 
 def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
