@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from bench_cases import KINDS, name_of, ours
 
 import qkv
-from qkv_bench import runners
-from qkv_bench.cases import Case, make_inputs
+from qkv_bench import attention, decode_peer, native, runners
+from qkv_bench.attention import Settings
+from qkv_bench.cases import CASES, Case, make_inputs
+from qkv_bench.decode_cases import DecodeCase
+from qkv_bench.decode_operands import make_operands
+from qkv_bench.runners import QkvFloat32Runner, QkvRunner, UnableError
+
+HALF = [
+    Case((2, 3, 16, 8), causal=causal, dtype=dtype) for dtype in ("float16", "bfloat16") for causal in (False, True)
+]
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +57,72 @@ def test_openvino(case: Case) -> None:
     from qkv_bench.openvino_runner import OpenVinoRunner
 
     runners.prepare_checked(OpenVinoRunner(), case, make_inputs(case), 1, ours(case))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.needs("ml_dtypes")
+@pytest.mark.parametrize("case", HALF, ids=name_of)
+def test_torch_in_16_bits(case: Case) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    runners.prepare_checked(runners.TorchRunner(), case, make_inputs(case), 1, ours(case))
+    torch.set_num_threads(before)
+
+
+@pytest.mark.needs("onnx")
+@pytest.mark.needs("onnxruntime")
+@pytest.mark.needs("ml_dtypes")
+@pytest.mark.parametrize("case", HALF, ids=name_of)
+def test_onnxruntime_in_16_bits(case: Case) -> None:
+    """float16 as we do; bfloat16 is refused by name."""
+    from qkv_bench.onnx_runner import OnnxRunner
+
+    if case.dtype == "bfloat16":
+        with pytest.raises(UnableError, match="has no bfloat16 on CPUs"):
+            OnnxRunner().make(case, make_inputs(case), 1)
+    else:
+        runners.prepare_checked(OnnxRunner(), case, make_inputs(case), 1, ours(case))
+
+
+@pytest.mark.needs("openvino")
+@pytest.mark.needs("ml_dtypes")
+@pytest.mark.parametrize("case", HALF, ids=name_of)
+def test_openvino_in_16_bits(case: Case) -> None:
+    """As we do, or a CPU on which it would compute in something else."""
+    from qkv_bench.openvino_runner import OpenVinoRunner
+
+    runner, inputs = OpenVinoRunner(), make_inputs(case)
+    try:
+        runners.prepare_checked(runner, case, inputs, 1, ours(case))
+    except UnableError:
+        with pytest.raises(UnableError, match=f"computes {case.dtype} in f32 on this CPU"):
+            runner.make(case, inputs, 1)
+
+
+@pytest.mark.needs("ml_dtypes")
+@pytest.mark.parametrize("peak", [0.0, 2e11])
+def test_bfloat16_has_a_peak_of_its_own_where_the_cpu_has_one(monkeypatch: pytest.MonkeyPatch, peak: float) -> None:
+    case = Case((1, 1, 8, 4), dtype="bfloat16")
+    monkeypatch.setitem(CASES, case.name, case)
+    monkeypatch.setattr(native, "fma_peak", lambda target, seconds: 1e11)
+    monkeypatch.setattr(native, "bf16_dot_peak", lambda seconds: peak)
+    settings = Settings(only=f"^{case.name}$", quick=True, dtype="bfloat16")
+    (run,) = attention.measure(settings, [QkvRunner(), QkvFloat32Runner()])
+    assert run.dtype == "bfloat16"
+    assert run.dot_peak == [peak] * (3 if peak else 0)
+    assert (run.dot_share() is None) == (peak == 0)
+    assert set(run.samples) == {"qkv", "qkv float32"}
+    assert run.peers() == []
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.needs("ml_dtypes")
+@pytest.mark.parametrize(("heads", "dtype"), [(2, "float32"), (4, "float32"), (4, "bfloat16")])
+def test_torch_decodes(heads: int, dtype: str) -> None:
+    case = DecodeCase(heads, 2, 8, 16, dtype)
+    operands = make_operands(case)
+    expected = qkv.attention(operands.q, operands.k, operands.v)
+    decode_peer.prepare(case, operands, expected, 2).call()
+    with pytest.raises(UnableError, match="another thing"):
+        decode_peer.prepare(case, operands, np.zeros_like(expected), 2)
