@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from qkv_bench import suite
-from qkv_bench.attention import Settings
+from qkv_bench import instructions
 from qkv_bench.clock import median_of_ratios
 from qkv_bench.machine import QUIET_LOAD
 from qkv_bench.results import Results, Run, geometric_mean
@@ -17,6 +15,8 @@ from qkv_bench.table import aligned
 from qkv_bench.targets import Target
 
 OK, SHORT, UNMEASURABLE = "ok", "short", "not measurable here"
+#: Short, of a target that is only to be known.
+NOTED = "short, for information"
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,6 @@ class UnmeasurableError(Exception):
     """The target says nothing about this machine, or what it needs is missing; the text says which."""
 
 
-def measure(targets: list[Target], settings: Settings) -> Results:
-    """All cases and extras on the target in use, and on other ones the cases that some target needs there."""
-    results = suite.run(settings, extras=True)
-    here = results.machine["target"]
-    others = dict.fromkeys(target.needs for target in targets if target.needs not in ("", here))
-    for name in others:
-        if name not in results.machine["targets"]:
-            continue
-        cases = {case for target in targets if target.needs == name for case in target.case_names()}
-        only = "|".join(f"^{re.escape(case)}$" for case in sorted(cases))
-        wanted = Settings(only=only, threads=(1,), quick=settings.quick, cpus=settings.cpus)
-        results.runs += suite.run_on_target(name, wanted)
-    return results
-
-
 def judge(targets: list[Target], results: Results, factor: float = 1.0) -> list[Verdict]:
     """A verdict for each target, in their order."""
     return [_judge_one(target, results, factor) for target in targets]
@@ -55,20 +40,22 @@ def judge(targets: list[Target], results: Results, factor: float = 1.0) -> list[
 
 def _judge_one(target: Target, results: Results, factor: float) -> Verdict:
     try:
-        if target.needs and target.needs not in results.machine["targets"]:
+        if target.needs and not instructions.has(results.machine, target.needs):
             raise UnmeasurableError(f"this machine has no {target.needs}")
         value, note = _value_of(target, results)
     except UnmeasurableError as error:
         return Verdict(target, UNMEASURABLE, note=str(error))
-    return Verdict(target, OK if target.is_met(value, factor) else SHORT, value, note)
+    missed = NOTED if target.informative else SHORT
+    return Verdict(target, OK if target.is_met(value, factor) else missed, value, note)
 
 
 def _value_of(target: Target, results: Results) -> tuple[float, str]:
     """The value that counts, and the case that it is of. Raises UnmeasurableError."""
-    if target.measure == "tiny":
-        if target.source not in results.tiny:
+    if target.measure in ("tiny", "append"):
+        times = results.tiny if target.measure == "tiny" else results.append
+        if target.source not in times:
             raise UnmeasurableError(f"no times from {target.source}")
-        return statistics.median(results.tiny[target.source]), ""
+        return statistics.median(times[target.source]), ""
     if target.measure == "model":
         ratio = results.model_ratio(target.batch, target.tokens)
         if ratio is None:
@@ -90,26 +77,45 @@ def _value_of(target: Target, results: Results) -> tuple[float, str]:
 
 
 def _run_of(target: Target, results: Results, case: str) -> Run:
-    run = results.find(case, target=target.needs or None)
-    if run is None:
-        raise UnmeasurableError(f"{case} was not run" + (f" on {target.needs}" if target.needs else ""))
-    return run
+    where = instructions.targets_for(results.machine, target.needs, target.lacks)
+    for name in where:
+        run = results.find(case, target=name)
+        if run is not None:
+            return run
+    asked = f" on {target.needs}" if target.needs else f" without {target.lacks}" if target.lacks else ""
+    raise UnmeasurableError(f"{case} was not run{asked}")
 
 
 def _share(target: Target, results: Results, case: str) -> float:
     return _run_of(target, results, case).share()
 
 
+def _dot_share(target: Target, results: Results, case: str) -> float:
+    share = _run_of(target, results, case).dot_share()
+    if share is None:
+        raise UnmeasurableError("this CPU has no dot products of bfloat16")
+    return share
+
+
 def _ratio(target: Target, results: Results, case: str) -> float:
-    ratio = _run_of(target, results, case).ratio(target.peer)
-    if ratio is None:
-        raise UnmeasurableError(f"{target.peer} was not run on {case}")
-    return ratio
+    run = _run_of(target, results, case)
+    peers = run.peers() if target.peer == "best" else [target.peer]
+    ratios = [ratio for ratio in map(run.ratio, peers) if ratio is not None]
+    if not ratios:
+        who = "no peer" if target.peer == "best" else target.peer
+        raise UnmeasurableError(f"{who} was {'' if target.peer == 'best' else 'not '}run on {case}")
+    return min(ratios)
 
 
 def _time_ratio(target: Target, results: Results, case: str) -> float:
     one, other = _run_of(target, results, case), _run_of(target, results, target.than)
     return median_of_ratios(one.seconds("qkv"), other.seconds("qkv"))
+
+
+def _rate_ratio(target: Target, results: Results, case: str) -> float:
+    one, other = _run_of(target, results, case), _run_of(target, results, target.than)
+    work = one.operations / other.operations
+    return work * median_of_ratios(other.seconds("qkv"), one.seconds("qkv"))
 
 
 def _share_gap(target: Target, results: Results, case: str) -> float:
@@ -143,8 +149,10 @@ def _found(values: dict[str, Any], case: str, what: str) -> float:
 
 _PER_CASE: dict[str, Callable[[Target, Results, str], float]] = {
     "share": _share,
+    "dot_share": _dot_share,
     "ratio": _ratio,
     "time_ratio": _time_ratio,
+    "rate_ratio": _rate_ratio,
     "share_gap": _share_gap,
     "speedup": _speedup,
     "memory": _memory,
@@ -164,11 +172,13 @@ def report(verdicts: list[Verdict], factor: float = 1.0) -> str:
         notes.append(verdict.note)
     lines = [f"{line}  {note}".rstrip() for line, note in zip(aligned(rows).splitlines(), notes, strict=True)]
     counts = [f"{sum(v.state == state for v in verdicts)} {state}" for state in (OK, SHORT, UNMEASURABLE)]
+    if noted := sum(v.state == NOTED for v in verdicts):
+        counts.append(f"{noted} {NOTED}")
     return "\n".join([*lines, "", ", ".join(counts)])
 
 
 def _number(target: Target, value: float) -> str:
-    if target.measure == "tiny":
+    if target.measure in ("tiny", "append"):
         return f"{1e6 * value:.2f} us"
     if target.measure == "memory":
         return f"{value / 2**20:.2f} MiB"
@@ -176,7 +186,7 @@ def _number(target: Target, value: float) -> str:
         return f"{value:.2e}"
     if target.measure == "share_gap":
         return f"{100 * value:.1f} points"
-    if target.measure == "share":
+    if target.measure in ("share", "dot_share"):
         return f"{100 * value:.1f} %"
     return f"{value:.3f}"
 

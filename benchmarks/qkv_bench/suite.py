@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from qkv_bench import accuracy, attention, machine, memory, model, tiny
 from qkv_bench.attention import Settings
 from qkv_bench.progress import Progress
 from qkv_bench.results import Results, Run
-from qkv_bench.runners import UnableError, find_runners
+from qkv_bench.runners import QkvRunner, Runner, UnableError, find_runners
 
 
 def cpus() -> int:
@@ -20,10 +22,22 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@contextlib.contextmanager
+def described(peers: tuple[type[Runner], ...] = ()) -> Iterator[Results]:
+    """Results of this machine, to be filled; how busy it was is known when they are."""
+    runners: list[Runner] = [QkvRunner()]
+    for peer in peers:
+        with contextlib.suppress(UnableError):
+            runners.append(peer())
+    results = Results(machine=machine.describe(runners))
+    yield results
+    results.machine["busy_cpus"] = max(results.machine["busy_cpus"], machine.busy_cpus())
+
+
 def run(settings: Settings, extras: bool) -> Results:
     """Measures what the settings choose; `extras` are what stands beside the cases. Says what is missing on stderr."""
     attention.plan(settings)  # a wrong --only is told before anything is measured
-    runners, missing = find_runners(settings.peers)
+    runners, missing = find_runners(settings.peers, settings.dtype)
     for name, reason in missing.items():
         print(f"bench: {name}: {reason}, left out", file=sys.stderr)
     results = Results(machine=machine.describe(runners))
@@ -58,7 +72,14 @@ def run_on_target(target: str, settings: Settings) -> list[Run]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.json"
         command = [sys.executable, "-m", "qkv_bench", "attention", "--no-peers", "--json", str(path)]
-        command += ["--only", settings.only, "--threads", *map(str, settings.threads or (1,))]
+        command += [
+            "--dtype",
+            settings.dtype,
+            "--only",
+            settings.only,
+            "--threads",
+            *map(str, settings.threads or (1,)),
+        ]
         if settings.quick:
             command.append("--quick")
         environment = {**os.environ, "QKV_TARGET": target}
