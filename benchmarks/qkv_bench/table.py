@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from qkv_bench import cache_bytes
+from qkv_bench.dtypes import BFLOAT16
 from qkv_bench.results import Results, Run
 
 
@@ -17,15 +19,54 @@ def cells_of(run: Run, peers: list[str]) -> list[str]:
         str(run.threads),
         f"{run.rate() / 1e9:.1f}",
         f"{100 * run.share():.0f} %",
+        *_dot_cells(run),
         *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
         milliseconds(cpu),
         milliseconds(wall),
     ]
 
 
-def header_of(peers: list[str]) -> list[str]:
-    """The names of the columns."""
-    return ["case", "threads", "GFLOP/s", "of peak", *(f"{peer} / qkv" for peer in peers), "CPU ms", "wall ms"]
+def _dot_cells(run: Run) -> list[str]:
+    if run.dtype != BFLOAT16 or run.suite != "attention":
+        return []
+    share = run.dot_share()
+    return ["-" if share is None else f"{100 * share:.0f} %"]
+
+
+def header_of(runs: list[Run], peers: list[str]) -> list[str]:
+    """The names of the columns; of runs that are all of one suite, and all bfloat16 or none."""
+    decoding = runs[0].suite == "decode"
+    rates = ["GB/s", "of reading"] if decoding else ["GFLOP/s", "of peak"]
+    if _dot_cells(runs[0]):
+        rates.append("of dot peak")
+    return ["case", "threads", *rates, *(f"{peer} / qkv" for peer in peers), "CPU ms", "wall ms"]
+
+
+def rows_of(runs: list[Run]) -> list[list[str]]:
+    """The whole table of times, its head first."""
+    peers = peers_of(runs)
+    return [header_of(runs, peers), *(cells_of(run, peers) for run in runs)]
+
+
+def groups_of(results: Results) -> list[list[Run]]:
+    """The runs that make a table each: suites apart, and dtypes where their columns differ."""
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in results.runs:
+        groups.setdefault((run.suite, "" if run.suite == "decode" else run.dtype), []).append(run)
+    return list(groups.values())
+
+
+def left_out_lines(runs: list[Run], peers: list[str]) -> list[str]:
+    """Why a cell is "-", once for each reason, of these peers."""
+    reasons: dict[str, list[str]] = {}
+    for run in runs:
+        for peer, reason in run.left_out.items():
+            if peer in peers:
+                reasons.setdefault(f"{peer} {reason}", []).append(run.case)
+    return [
+        f"Left out: {reason} ({', '.join(f'`{case}`' for case in dict.fromkeys(cases))})."
+        for reason, cases in reasons.items()
+    ]
 
 
 def peers_of(runs: list[Run]) -> list[str]:
@@ -62,10 +103,15 @@ def machine_lines(machine: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return [
         f"{machine['cpu']}, {machine['cpus']} CPUs, {machine['system']}, {machine['date']}",
-        f"target {machine['target']}, peak of one thread {machine['peak'] / 1e9:.1f} GFLOP/s, "
+        f"target {machine['target']}, peak of one thread {machine['peak'] / 1e9:.1f} GFLOP/s{_dot_peak(machine)}, "
         f"{machine['compiler']}, {machine['build_type']}",
         f"{versions}, numpy {machine['numpy']}, Python {machine['python']}",
     ]
+
+
+def _dot_peak(machine: dict[str, Any]) -> str:
+    peak = machine.get("bf16_dot_peak", 0)
+    return f" (bfloat16 dot products {peak / 1e9:.1f})" if peak else ", no bfloat16 dot products"
 
 
 def terminal(results: Results) -> str:
@@ -75,10 +121,12 @@ def terminal(results: Results) -> str:
         parts.append(
             f"Other programs used {results.machine['busy_cpus']:.1f} CPUs when this began: wall times are theirs too."
         )
-    if results.runs:
-        peers = peers_of(results.runs)
-        parts.append(aligned([header_of(peers), *(cells_of(run, peers) for run in results.runs)]))
-    parts += [aligned(rows) for rows in extra_tables(results)]
+    for runs in groups_of(results):
+        parts.append(aligned(rows_of(runs)))
+        everyone = list(dict.fromkeys(peer for run in runs for peer in run.left_out))
+        parts += left_out_lines(runs, everyone)
+    for tables in (extra_tables(results), append_tables(results), generate_tables(results)):
+        parts += [aligned(rows) for rows in tables]
     return "\n\n".join(parts)
 
 
@@ -104,6 +152,34 @@ def extra_tables(results: Results) -> list[list[list[str]]]:
             rows.append([name, milliseconds(ours), milliseconds(theirs), f"{ratio:.2f}"])
         tables.append([["MiniLM forward", "qkv ms", "sdpa ms", "sdpa / qkv"], *rows])
     return tables
+
+
+def append_tables(results: Results) -> list[list[list[str]]]:
+    """What appending a token costs, where it was measured."""
+    if not results.append:
+        return []
+    rows = [[name, f"{1e6 * statistics.median(times):.2f}"] for name, times in results.append.items()]
+    return [[["append one token, 8 heads of 128, from", "us"], *rows]]
+
+
+def generate_tables(results: Results) -> list[list[list[str]]]:
+    """What a token costs with and without a cache, and how large caches are; where it was measured."""
+    if not results.generate:
+        return []
+    rows = []
+    for entry in results.generate:
+        cached, anew = (statistics.median(entry[name]) for name in ("cached", "recomputed"))
+        rows.append([str(entry["length"]), milliseconds(cached), milliseconds(anew), f"{anew / cached:.0f}"])
+    head = ["ms a token, at a length of", "with a cache", "without", "without / with"]
+    return [[head, *rows], _bytes_table()]
+
+
+def _bytes_table() -> list[list[str]]:
+    """Of one layer's cache, by who shares keys and values."""
+    sizes = cache_bytes.by_layout()
+    head = [f"MiB of {cache_bytes.TOKENS} tokens, {cache_bytes.HEADS} query heads of {cache_bytes.DIM}"]
+    rows = [[name, *(f"{size / 2**20:.1f}" for size in row.values())] for name, row in sizes.items()]
+    return [[*head, *next(iter(sizes.values()))], *rows]
 
 
 def _mib(size: int | None) -> str:

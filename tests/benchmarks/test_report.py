@@ -16,7 +16,7 @@ MACHINE = {
     "build_type": "Release", "target": "avx2", "targets": ["avx2"], "peak": 9e10, "date": "2026-01-01",
     "busy_cpus": 0.0, "versions": {"qkv": "0.1.0", "torch": "2.13.0"},
 }  # fmt: skip
-NAMES = ("machine", "one", "more", "targets", "extras")
+NAMES = ("half", "ragged", "decode", "generate", "machine", "one", "more", "targets", "extras")
 
 
 def some_results() -> Results:
@@ -27,8 +27,27 @@ def some_results() -> Results:
         Run("1x8x512x64-causal", 1, "avx2", 300_000_000, [1e11] * 3, {"qkv": samples["qkv"]}, {}, {"torch": "fails"}),
         Run("1x8x512x64-full", 1, "sse4", 600_000_000, [1e11] * 3, samples),
     ]
+    half = {"qkv": samples["qkv"], "qkv float32": samples["torch"]}
+    runs += [
+        Run(
+            "1x8x512x64-full-bfloat16",
+            1,
+            "avx2",
+            600_000_000,
+            [1e11] * 3,
+            half,
+            {},
+            {"openvino": "has none"},
+            "bfloat16",
+        ),
+        Run("1x8x512x64-full-float16", 1, "avx2", 600_000_000, [1e11] * 3, half, dtype="float16"),
+        Run("ragged-a", 1, "avx2", 600_000_000, [1e11] * 3, half, suite="ragged"),
+        Run("decode-a", 2, "avx2", 80_000_000, [4e9] * 3, samples, dtype="bfloat16", suite="decode"),
+    ]
     model = [{"batch": 1, "tokens": 16, "qkv": [0.1], "sdpa": [0.2]}]
-    return Results(MACHINE, runs, {"qkv": {"c": 2**20}}, {"numpy": [2e-6]}, {"c": 3e-7}, model)
+    generated = [{"length": 128, "cached": [1e-3], "recomputed": [4e-2]}]
+    tiny, append = {"numpy": [2e-6]}, {"numpy": [1.5e-6]}
+    return Results(MACHINE, runs, {"qkv": {"c": 2**20}}, tiny, {"c": 3e-7}, model, append, generated)
 
 
 def page_of(path: Path, names: tuple[str, ...] = NAMES) -> Path:
@@ -60,11 +79,45 @@ def test_only_what_stands_between_the_markers_changes(tmp_path: Path) -> None:
     assert "| 1x8x512x64-full | 2 | 30.0 | 15 % | 1.00 | 10.0 | 20.0 |" in after
     assert "| 1x8x512x64-causal | 1 | 30.0 | 30 % | - | 10.0 | 20.0 |" in after
     assert "Left out: torch fails (`1x8x512x64-causal`)." in after
-    assert "openvino" not in after
+    assert "openvino not installed" not in after
     assert "QKV_TARGET=sse4" in after
     assert "| batch 1, 16 tokens | 100.0 | 200.0 | 2.00 |" in after
+    assert "| 1x8x512x64-full-bfloat16 | 1 | 60.0 | 60 % | - | 1.50 | 10.0 | 20.0 |" in after
+    assert "Left out: openvino has none (`1x8x512x64-full-bfloat16`)." in after
+    assert "| 1x8x512x64-full-float16 | 1 | 60.0 | 60 % | 1.50 | 10.0 | 20.0 |" in after
+    assert "| ragged-a | 1 | 60.0 | 60 % |" in after
+    assert "| decode-a | 2 | 4.0 | 50 % | 1.00 | 10.0 | 20.0 |" in after
+    assert "| numpy | 1.50 |" in after
+    assert "| 128 | 1.00 | 40.0 | 40 |" in after
+    assert "| MQA, kv heads: 1 | 8.0 | 4.0 | 2.1 |" in after
     report.write(some_results(), page, picture)
     assert page.read_text() == after
+
+
+def test_what_was_not_measured_stays(tmp_path: Path) -> None:
+    page, picture = page_of(tmp_path / "page.md"), tmp_path / "chart.svg"
+    results = some_results()
+    results.runs, results.generate = results.runs_of("decode"), []
+    assert report.write(results, page, picture) == [page]
+    after = page.read_text()
+    assert "old decode" not in after
+    assert all(f"old {name}\n" in after for name in NAMES if name != "decode")
+
+
+def test_files_are_read_together() -> None:
+    one, two = some_results(), some_results()
+    one.runs, two.runs, one.append, two.model = one.runs[:2], two.runs[1:], {}, []
+    two.runs[0].operations = 7
+    two.machine = {**MACHINE, "busy_cpus": 0.5, "versions": {"qkv": "0.1.0", "openvino": "1"}}
+    whole = Results.merged([one, two])
+    assert [run.case for run in whole.runs] == [run.case for run in some_results().runs]
+    assert whole.runs[1].operations == 7
+    assert (whole.append, whole.model) == (two.append, one.model)
+    assert whole.machine["busy_cpus"] == 0.5
+    assert set(whole.machine["versions"]) == {"qkv", "torch", "openvino"}
+    two.machine = {**MACHINE, "cpu": "another"}
+    with pytest.raises(ValueError, match="two machines: Some <CPU>, another"):
+        Results.merged([one, two])
 
 
 def test_a_page_without_a_marker_is_left_alone(tmp_path: Path) -> None:
@@ -103,6 +156,9 @@ def test_files_hold_all_of_it(tmp_path: Path) -> None:
 
 def test_the_terminal_shows_the_same() -> None:
     text = table.terminal(some_results())
+    assert "of dot peak" in text
+    assert "GB/s" in text
+    assert "Left out: openvino has none (`1x8x512x64-full-bfloat16`)." in text
     row = next(line for line in text.splitlines() if line.startswith("1x8x512x64-full"))
     assert row.split() == ["1x8x512x64-full", "1", "60.0", "60", "%", "1.50", "10.0", "20.0"]
     busy = some_results()
