@@ -53,7 +53,7 @@ One thread is timed by CPU time, more by wall time. Then: what it costs to appen
 """
 DECODE_END = """\
 examples:
-  ./dev bench decode                        2 minutes and about 3 GiB of memory
+  ./dev bench decode                        2 minutes, and 2 GiB of memory or more, as the processor has caches
   ./dev bench decode --quick                caches of 8192 tokens alone
   ./dev bench decode --only 'kv8192-bfloat16' --threads 1
 """
