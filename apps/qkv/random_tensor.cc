@@ -2,8 +2,6 @@
 
 #include <functional>
 
-#include "qkv/half.h"
-
 namespace qkv::cli {
 namespace {
 
@@ -12,21 +10,6 @@ Tensor filled(const Extents& shape, Dtype dtype, const std::function<double()>& 
   const std::int64_t count = tensor.num_elements();
   for (std::int64_t i = 0; i < count; ++i) set_element(tensor, i, next());
   return tensor;
-}
-
-/// Calls visit(T()) with the type of the elements.
-template <class Visit>
-decltype(auto) visit_real(Dtype dtype, const Visit& visit) {
-  switch (dtype) {
-    case Dtype::kFloat64:
-      return visit(double());
-    case Dtype::kFloat16:
-      return visit(Float16());
-    case Dtype::kBFloat16:
-      return visit(BFloat16());
-    default:
-      return visit(float());
-  }
 }
 
 double number_at(const ConstTensorView& view, std::int64_t offset) {
@@ -74,8 +57,6 @@ Tensor to_dtype(const Tensor& float64, Dtype dtype) {
   std::int64_t next = 0;
   return filled(float64.shape(), dtype, [&] { return float64.as<double>()[next++]; });
 }
-
-Dtype stats_dtype(Dtype q) { return q == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
 
 double element(const Tensor& tensor, std::int64_t index) { return number_at(tensor, index); }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <random>
 
+#include "base/element.h"
 #include "qkv/tensor.h"
 
 namespace qkv::cli {
@@ -39,9 +40,6 @@ Tensor to_float64(const ConstTensorView& view);
 
 /// The same numbers in a dense tensor of any real dtype, rounded.
 Tensor to_dtype(const Tensor& float64, Dtype dtype);
-
-/// The dtype of lse, weights, logits and statistics beside a q of this one.
-Dtype stats_dtype(Dtype q);
 
 /// Element number `index`, in row-major order, of a tensor of real numbers.
 double element(const Tensor& tensor, std::int64_t index);

@@ -56,8 +56,6 @@ std::optional<Dtype> dtype_of(const NumpyDescr& descr) {
   }
 }
 
-Dtype stats_dtype(Dtype q) noexcept { return q == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
-
 std::optional<Dtype> dtype_named(std::string_view name) {
   for (const Dtype dtype : {Dtype::kBool, Dtype::kUInt8, Dtype::kInt8, Dtype::kInt16, Dtype::kInt32, Dtype::kInt64,
                             Dtype::kFloat16, Dtype::kBFloat16, Dtype::kFloat32, Dtype::kFloat64}) {

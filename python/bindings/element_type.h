@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/element.h"
 #include "bindings/numpy_array.h"
 #include "qkv/dtype.h"
 
@@ -32,9 +33,6 @@ std::optional<Dtype> dtype_of(const nb::dlpack::dtype& dtype);
 
 /// The same for a NumPy dtype in the machine's byte order, bfloat16 (which NumPy lacks) apart.
 std::optional<Dtype> dtype_of(const NumpyDescr& descr);
-
-/// Of lse, weights, logits and statistics beside a q of this dtype.
-Dtype stats_dtype(Dtype q) noexcept;
 
 /// The same by name: "float32".
 std::optional<Dtype> dtype_named(std::string_view name);

@@ -20,7 +20,7 @@ namespace {
 
 using kernels::ForwardKernelF32;
 using kernels::ForwardProblem;
-using kernels::KeyRange;
+using kernels::KeySpan;
 using kernels::NextHead;
 using kernels::PackedHead;
 using kernels::PackedHeadBuffer;
@@ -85,13 +85,13 @@ int useful_threads(Calls calls) {
 }
 
 /// Keys that a head's rows can ask for: packing leaves the others alone.
-KeyRange packed_range(const ForwardProblem& problem, std::int64_t batch) {
-  if (problem.logits && problem.logits_stage != LogitsStage::kMasked) return {0, problem.kv_len};
-  return rows_range(problem, batch, 0, problem.q_len);
+KeySpan packed_span(const ForwardProblem& problem, std::int64_t batch) {
+  if (problem.logits && problem.logits_stage != LogitsStage::kMasked) return {{0, problem.kv_len}, {}};
+  return rows_span(problem, batch, 0, problem.q_len);
 }
 
 PackedHead layout(const Head& head, PackedHeadBuffer& buffer) {
-  return buffer.layout(head.problem, head.batch, head.kv_head, packed_range(head.problem, head.batch));
+  return buffer.layout(head.problem, head.batch, head.kv_head, packed_span(head.problem, head.batch));
 }
 
 /// For rows that pack the keys themselves.
@@ -103,7 +103,7 @@ PackedHead not_packed(const Head& head) {
 }
 
 NextHead next_head(const Head& head) {
-  return {head.problem, head.batch, head.kv_head, packed_range(head.problem, head.batch)};
+  return {head.problem, head.batch, head.kv_head, packed_span(head.problem, head.batch).range};
 }
 
 void forward_plain(const ForwardProblem& problem, int threads) {

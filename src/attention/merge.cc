@@ -7,6 +7,7 @@
 
 #include "attention/arguments.h"
 #include "attention/validate_parts.h"
+#include "base/element.h"
 
 namespace qkv {
 namespace {
@@ -17,8 +18,6 @@ using attention_detail::operand_of;
 constexpr double kEmpty = -std::numeric_limits<double>::infinity();
 constexpr attention_detail::Axes kOutAxes{"[batch, num_heads, q_len, value_dim]", 1, 4};
 constexpr attention_detail::Axes kLseAxes{"[batch, num_heads, q_len]", 1, 3};
-
-Dtype lse_dtype(Dtype out) { return out == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
 
 struct Part {
   ConstTensorView out;
@@ -46,7 +45,7 @@ Part check_part(Arguments& arguments, const PartialAttention& part, const Partia
     arguments.refuse<ShapeError>(name + ".out", "expected {} as in parts[0], got {}", first.out.shape(),
                                  part.out.shape());
   }
-  arguments.expect_dtype(name + ".lse", part.lse, lse_dtype(part.out.dtype()));
+  arguments.expect_dtype(name + ".lse", part.lse, stats_dtype(part.out.dtype()));
   const Extents& shape = lifted.out.shape();
   arguments.expect_shape(name + ".lse", part.lse, lifted.lse, {shape[0], shape[1], shape[2]}, kLseAxes.names);
   return lifted;
@@ -66,7 +65,7 @@ Merge check(std::span<const PartialAttention> parts, const TensorView& out, cons
   arguments.expect_shape("out", out, merge.out, model.shape(), kOutAxes.names);
   if (lse) {
     merge.lse = arguments.written("lse", *lse, kLseAxes);
-    arguments.expect_dtype("lse", *lse, lse_dtype(model.dtype()));
+    arguments.expect_dtype("lse", *lse, stats_dtype(model.dtype()));
     arguments.expect_shape("lse", *lse, *merge.lse, merge.parts[0].lse.shape(), kLseAxes.names);
   }
   if (sinks) merge.sinks = arguments.read_per_head("sinks", *sinks, model.dtype(), model.extent(0), model.extent(1));
@@ -140,7 +139,7 @@ void merge_all(const Merge& merge) {
 void merge_states(std::span<const PartialAttention> parts, TensorView out, std::optional<TensorView> lse,
                   std::optional<ConstTensorView> sinks) {
   const Merge merge = check(parts, out, lse, sinks);
-  kernels::visit_real(merge.out.dtype(), [&]<class T>(T) { merge_all<T>(merge); });
+  visit_real(merge.out.dtype(), [&]<class T>(T) { merge_all<T>(merge); });
 }
 
 }  // namespace qkv

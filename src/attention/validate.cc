@@ -48,17 +48,18 @@ void expect_same(const Arguments& arguments, const Tensor4& tensor, const Tensor
 }
 
 /// k and v: q's dtype, or 16 bits beside a q of at most 32.
-void expect_storage(const Arguments& arguments, const Tensor4& tensor, Dtype q_dtype) {
+void expect_storage(const Arguments& arguments, const Tensor4& tensor, Dtype q_dtype, bool kept) {
   const Dtype dtype = tensor.given.dtype();
-  if (dtype == q_dtype) return;
+  if (dtype == q_dtype || (kept && dtype == Dtype::kInt8 && q_dtype != Dtype::kFloat64)) return;
   if (q_dtype == Dtype::kFloat64) {
     arguments.refuse<DtypeError>(tensor.name, "expected float64 as in q, got {}", dtype);
   }
   if (dtype == Dtype::kFloat16 || dtype == Dtype::kBFloat16) return;
   const std::string_view own = q_dtype == Dtype::kFloat32 ? "float32, " : "";
-  const std::string_view advice = dtype == Dtype::kInt8 ? "; int8 keys and values live in a cache" : "";
-  arguments.refuse<DtypeError>(tensor.name, "expected {}float16 or bfloat16 beside a q of {}, got {}{}", own, q_dtype,
-                               dtype, advice);
+  const std::string_view last = kept ? "bfloat16 or int8" : "bfloat16";
+  const std::string_view advice = !kept && dtype == Dtype::kInt8 ? "; int8 keys and values live in a cache" : "";
+  arguments.refuse<DtypeError>(tensor.name, "expected {}float16{}{} beside a q of {}, got {}{}", own,
+                               kept ? ", " : " or ", last, q_dtype, dtype, advice);
 }
 
 void resolve_q(const Arguments& arguments, const Tensor4& q, ForwardProblem& problem) {
@@ -73,9 +74,10 @@ void resolve_q(const Arguments& arguments, const Tensor4& q, ForwardProblem& pro
   problem.q = operand_of(q.view);
 }
 
-void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, ForwardProblem& problem) {
-  expect_storage(arguments, k, q.given.dtype());
-  expect_same(arguments, k, q, 0, "batch");
+void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, const OperandForm& form,
+               ForwardProblem& problem) {
+  expect_storage(arguments, k, q.given.dtype(), form.kept);
+  if (!form.paged) expect_same(arguments, k, q, 0, "batch");
   expect_same(arguments, k, q, 3, "head_dim");
   problem.num_kv_heads = k.view.extent(1);
   problem.kv_len = k.view.extent(2);
@@ -87,12 +89,12 @@ void resolve_k(const Arguments& arguments, const Tensor4& k, const Tensor4& q, F
   problem.k = operand_of(k.view);
 }
 
-void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, std::string_view kv_len,
+void resolve_v(const Arguments& arguments, const Tensor4& v, const Tensor4& k, const OperandForm& form,
                ForwardProblem& problem) {
-  expect_storage(arguments, v, problem.dtype);
-  expect_same(arguments, v, k, 0, "batch");
+  expect_storage(arguments, v, problem.dtype, form.kept);
+  expect_same(arguments, v, k, 0, form.paged ? "num_pages" : "batch");
   expect_same(arguments, v, k, 1, "num_kv_heads");
-  expect_same(arguments, v, k, 2, kv_len);
+  expect_same(arguments, v, k, 2, form.kv_len);
   problem.value_dim = v.view.extent(3);
   if (problem.value_dim > ForwardProblem::kMostColumns) {
     arguments.refuse<ShapeError>(v.name, "value_dim is beyond 2^40 in {}", v.given.shape());
@@ -131,11 +133,11 @@ void resolve_operands(const ConstTensorView& q, const ConstTensorView& k, const 
                       const TensorView& out, const OperandForm& form, Arguments& arguments, ForwardProblem& problem) {
   const Tensor4 q4 = read4(arguments, "q", q, form.q);
   resolve_q(arguments, q4, problem);
-  const Tensor4 k4 = read4(arguments, "k", k, form.k);
-  resolve_k(arguments, k4, q4, problem);
+  const Tensor4 k4 = read4(arguments, form.k_name, k, form.k);
+  resolve_k(arguments, k4, q4, form, problem);
   check_sizes(arguments, q4, k4, problem);
-  const Tensor4 v4 = read4(arguments, "v", v, form.v);
-  resolve_v(arguments, v4, k4, form.kv_len, problem);
+  const Tensor4 v4 = read4(arguments, form.v_name, v, form.v);
+  resolve_v(arguments, v4, k4, form, problem);
 
   const TensorView written = arguments.written("out", out, form.out);
   if (out.dtype() != problem.dtype) {

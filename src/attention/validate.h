@@ -5,6 +5,7 @@
 
 #include "kernels/forward_problem.h"
 #include "qkv/attention.h"
+#include "qkv/kv_view.h"
 #include "qkv/varlen.h"
 
 namespace qkv::attention_detail {
@@ -19,6 +20,10 @@ kernels::ForwardProblem validate(const ConstTensorView& q, const ConstTensorView
 std::vector<kernels::ForwardProblem> validate_varlen(const ConstTensorView& q, const ConstTensorView& k,
                                                      const ConstTensorView& v, const TensorView& out,
                                                      const VarlenOptions& options, const AttentionOutputs& outputs);
+
+/// The same over the keys of a cache.
+kernels::ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, const TensorView& out,
+                                         const AttentionOptions& options, const AttentionOutputs& outputs);
 
 }  // namespace qkv::attention_detail
 

@@ -69,7 +69,7 @@ void resolve_weights(const Weights& weights, Arguments& arguments, ForwardProble
                          problem.kv_len};
   problem.weights =
       write_per_key("weights.out", weights.out, expected, {"[batch, number of heads, number of rows, kv_len]", 1, 4},
-                    arguments, problem.stats_dtype());
+                    arguments, stats_dtype(problem.dtype));
 }
 
 void resolve_logits(const Logits& logits, Arguments& arguments, ForwardProblem& problem) {
@@ -80,11 +80,11 @@ void resolve_logits(const Logits& logits, Arguments& arguments, ForwardProblem& 
   problem.logits_stage = logits.stage;
   problem.logits =
       write_per_key("logits.out", logits.out, {problem.batch, problem.num_heads, problem.q_len, problem.kv_len},
-                    {"[batch, num_heads, q_len, kv_len]", 1, 4}, arguments, problem.stats_dtype());
+                    {"[batch, num_heads, q_len, kv_len]", 1, 4}, arguments, stats_dtype(problem.dtype));
 }
 
 void resolve_stats(const Stats& stats, RowOutputs& rows, Arguments& arguments, ForwardProblem& problem) {
-  const Dtype dtype = problem.stats_dtype();
+  const Dtype dtype = stats_dtype(problem.dtype);
   problem.max_raw = rows.resolve("stats.max_raw", stats.max_raw, dtype);
   problem.max_logit = rows.resolve("stats.max_logit", stats.max_logit, dtype);
   problem.max_key = rows.resolve("stats.max_key", stats.max_key, Dtype::kInt64);
@@ -105,7 +105,7 @@ void resolve_stats(const Stats& stats, RowOutputs& rows, Arguments& arguments, F
 void resolve_outputs(const AttentionOutputs& outputs, const Axes& row_axes, Arguments& arguments,
                      ForwardProblem& problem) {
   RowOutputs rows(row_axes, arguments, problem);
-  problem.lse = rows.resolve("lse", outputs.lse, problem.stats_dtype());
+  problem.lse = rows.resolve("lse", outputs.lse, stats_dtype(problem.dtype));
   if (outputs.weights) resolve_weights(*outputs.weights, arguments, problem);
   if (outputs.logits) resolve_logits(*outputs.logits, arguments, problem);
   if (outputs.stats) resolve_stats(*outputs.stats, rows, arguments, problem);

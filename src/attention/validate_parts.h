@@ -15,11 +15,18 @@ namespace qkv::attention_detail {
 /// How the operands of an entry point lie, and what their axes are called.
 struct OperandForm {
   bool ragged;  ///< [length, heads, dim] instead of [batch, heads, length, dim]
+  bool kept;    ///< k and v are a cache's, which may be int8
+  bool paged;   ///< their first axis is pages instead of batch
+  std::string_view k_name, v_name;
   Axes q, k, v, out;
   Axes row;  ///< of lse and statistics
   std::string_view kv_len;
 };
 inline constexpr OperandForm kDenseForm = {false,
+                                           false,
+                                           false,
+                                           "k",
+                                           "v",
                                            {"[batch, num_heads, q_len, head_dim]", 1, 4},
                                            {"[batch, num_kv_heads, kv_len, head_dim]", 1, 4},
                                            {"[batch, num_kv_heads, kv_len, value_dim]", 1, 4},
@@ -27,6 +34,10 @@ inline constexpr OperandForm kDenseForm = {false,
                                            {"[batch, num_heads, q_len]", 1, 3},
                                            "kv_len"};
 inline constexpr OperandForm kRaggedForm = {true,
+                                            false,
+                                            false,
+                                            "k",
+                                            "v",
                                             {"[total_q, num_heads, head_dim]", 3, 3},
                                             {"[total_kv, num_kv_heads, head_dim]", 3, 3},
                                             {"[total_kv, num_kv_heads, value_dim]", 3, 3},
@@ -34,8 +45,31 @@ inline constexpr OperandForm kRaggedForm = {true,
                                             {"[num_heads, total_q]", 2, 2},
                                             "total_kv"};
 
+inline constexpr OperandForm kCacheForm = {false,
+                                           true,
+                                           false,
+                                           "kv.k",
+                                           "kv.v",
+                                           {"[batch, num_heads, q_len, head_dim]", 1, 4},
+                                           {"[batch, num_kv_heads, slots, head_dim]", 4, 4},
+                                           {"[batch, num_kv_heads, slots, value_dim]", 4, 4},
+                                           {"[batch, num_heads, q_len, value_dim]", 1, 4},
+                                           {"[batch, num_heads, q_len]", 1, 3},
+                                           "slots"};
+inline constexpr OperandForm kPagedForm = {false,
+                                           true,
+                                           true,
+                                           "kv.k",
+                                           "kv.v",
+                                           {"[batch, num_heads, q_len, head_dim]", 1, 4},
+                                           {"[num_pages, num_kv_heads, page_size, head_dim]", 4, 4},
+                                           {"[num_pages, num_kv_heads, page_size, value_dim]", 4, 4},
+                                           {"[batch, num_heads, q_len, value_dim]", 1, 4},
+                                           {"[batch, num_heads, q_len]", 1, 3},
+                                           "page_size"};
+
 /// Each checks its share of a call and fills it into the problem: first the operands, which say the sizes. A ragged call
-/// is one batch of the total lengths at first.
+/// is one batch of the total lengths at first, and kv_len of a cache its slots.
 void resolve_operands(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                       const TensorView& out, const OperandForm& form, Arguments& arguments,
                       kernels::ForwardProblem& problem);

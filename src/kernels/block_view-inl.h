@@ -62,9 +62,13 @@ void look(const RowBlock& block, BlockView<kR>& view) {
   std::int64_t all_end = std::numeric_limits<std::int64_t>::max();
   std::int64_t any_begin = all_end;
   std::int64_t any_end = 0;
+  std::int64_t all_sinks = all_end;
+  std::int64_t any_sinks = 0;
   bool masked = false;
   for (int r = 0; r < kR; ++r) {
     const KeyRange range = rows[r].keys.range;
+    all_sinks = std::min(all_sinks, rows[r].keys.sinks);
+    any_sinks = std::max(any_sinks, rows[r].keys.sinks);
     all_begin = std::max(all_begin, range.begin);
     all_end = std::min(all_end, range.end);
     if (range.empty()) continue;
@@ -75,12 +79,12 @@ void look(const RowBlock& block, BlockView<kR>& view) {
   bool in_run = false;
   for (int w = 0; w < kBlockWords; ++w) {
     const std::int64_t key = view.base + w * kWordKeys;
-    view.all[w] = !masked && key >= all_begin && key + kWordKeys <= all_end;
+    view.all[w] = !masked && ((key >= all_begin && key + kWordKeys <= all_end) || key + kWordKeys <= all_sinks);
     std::uint64_t any = 0;
     if (view.all[w]) {
       any = ~std::uint64_t{0};
       for (int r = 0; r < kR; ++r) view.words[w][r] = any;
-    } else if (key < any_end && key + kWordKeys > any_begin) {
+    } else if ((key < any_end && key + kWordKeys > any_begin) || key < any_sinks) {
       for (int r = 0; r < kR; ++r) any |= view.words[w][r] = visible_word(rows[r].keys, key);
     } else {
       for (int r = 0; r < kR; ++r) view.words[w][r] = 0;

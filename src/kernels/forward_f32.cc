@@ -64,8 +64,8 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
 /// Packs the keys of one block, for rows that keep no packed head. What their magnitude would say of a few rows' products,
 /// the products say themselves.
 inline void pack_block(RowBlock& block, std::int64_t base, std::uint32_t* magnitudes) {
-  block.head.range = {align_down(std::max(base, block.range.begin), kWordKeys),
-                      std::min(base + kKeyBlock, block.range.end)};
+  const KeyRange keys = block.span.range;
+  block.head.span.range = {align_down(std::max(base, keys.begin), kWordKeys), std::min(base + kKeyBlock, keys.end)};
   block.head.keys = block.own_keys;
   block.head.key_magnitude = magnitudes;
   pack_words_for<Readers::kFew>(block.problem, block.head, 0, block.head.num_words());
@@ -118,16 +118,20 @@ void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_
   begin_rows(block, row_begin, row_end, kLanes, kPanel);
   scale_queries(block);
   clear_states(block);
-  const std::int64_t first_base = align_down(block.range.begin, kKeyBlock);
+  const KeySpan& span = block.span;
+  const std::int64_t first_base = align_down(span.range.begin, kKeyBlock);
   std::uint32_t magnitudes[kBlockWords];
-  for (std::int64_t base = first_base; base < block.range.end; base += kKeyBlock) {
+  std::int64_t next_base = first_base;
+  for (std::int64_t base = first_base; base < span.range.end; base = next_base) {
+    next_base = base + kKeyBlock;
+    if (next_base == span.hole.begin) next_base = span.hole.end;
     if (block.own_keys != nullptr) pack_block(block, base, magnitudes);
     if (!block.values_in_place) pack_values(block, base);
     for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
       if (base == first_base) next.prefetch(row_begin + first, row_begin + first + size, problem.rows_of_head());
       kGroupStep[size - 1](block, first, base);
     });
-    const bool chunk_ends = (base + kKeyBlock) % kKeyChunk == 0 || base + kKeyBlock >= block.range.end;
+    const bool chunk_ends = next_base / kKeyChunk != base / kKeyChunk || next_base >= span.range.end;
     if (!block.several_chunks || !chunk_ends) continue;
     for (std::int64_t row = 0; row < block.num_rows; ++row) merge_chunk(block, row);
     std::fill_n(block.fresh, block.num_rows, true);

@@ -42,7 +42,7 @@ class PlainRow {
   }
 
   double logit(LogitsStage stage, std::int64_t key) const {
-    const double* k = numbers_of(problem_.k, key, problem_.head_dim);
+    const double* k = numbers_of(problem_.k, problem_.k_scales, key, problem_.head_dim);
     double product = 0;
     for (std::int64_t d = 0; d < problem_.head_dim; ++d) product += query_[static_cast<std::size_t>(d)] * k[d];
     double x = problem_.scale * product;
@@ -74,17 +74,24 @@ class PlainRow {
 
  private:
   /// A row of k or v: in place where it lies as doubles side by side, else in memory that the next one takes.
-  const double* numbers_of(const Operand& operand, std::int64_t key, std::int64_t count) const {
-    const void* from = operand.address(batch_, kv_head_, key);
+  const double* numbers_of(const Operand& operand, const Operand& scales, std::int64_t key, std::int64_t count) const {
+    const KeyPlace place = problem_.key_places(batch_, key);
+    const void* from = operand.address(place.entry, kv_head_, place.row);
     if (operand.dtype == Dtype::kFloat64 && operand.col == 1) return static_cast<const double*>(from);
     numbers_.resize(static_cast<std::size_t>(count));
     read_numbers(from, operand.dtype, operand.col, count, numbers_.data());
+    if (scales) scale_numbers(scales.number(place.entry, kv_head_, place.row));
     return numbers_.data();
+  }
+
+  /// Whole numbers as the other kernels read them: rounded to f32.
+  void scale_numbers(double scale) const {
+    for (double& number : numbers_) number = static_cast<double>(static_cast<float>(number * scale));
   }
 
   State softmax() {
     State total = empty_state();
-    const KeyRange range = keys_.range;
+    const KeyRange range{keys_.begin(), keys_.range.end};
     for (std::int64_t chunk = align_down(range.begin, kKeyChunk); chunk < range.end; chunk += kKeyChunk) {
       State state = empty_state();
       const std::int64_t end = std::min(chunk + kKeyChunk, range.end);
@@ -149,7 +156,7 @@ class PlainRow {
     state.sum += weight;
     if (weight > 0) state.entropy += weight * exponent;
     if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
-    const double* v = numbers_of(problem_.v, key, problem_.value_dim);
+    const double* v = numbers_of(problem_.v, problem_.v_scales, key, problem_.value_dim);
     double* values = state.values.data();
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * v[c];
   }

@@ -6,7 +6,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/element.h"
+#include "base/element.h"
+#include "kernels/key_places.h"
 #include "kernels/slot_index.h"
 #include "qkv/attention.h"
 #include "qkv/dtype.h"
@@ -68,8 +69,11 @@ struct ForwardProblem {
   std::int64_t value_dim = 0;
 
   Operand q;  ///< [batch, num_heads, q_len, head_dim]
-  Operand k;  ///< [batch, num_kv_heads, kv_len, head_dim]
+  Operand k;  ///< [batch, num_kv_heads, kv_len, head_dim], or where key_places says
   Operand v;  ///< [batch, num_kv_heads, kv_len, value_dim]
+  KeyPlaces key_places;
+  Operand k_scales;  ///< float32, with the places of k and no columns: given where k is int8
+  Operand v_scales;
   Result out;
 
   double scale = 1;
@@ -77,6 +81,7 @@ struct ForwardProblem {
   bool causal = false;
   std::int64_t window_left = kUnbounded;
   std::int64_t window_right = kUnbounded;
+  std::int64_t num_sink_keys = 0;          ///< keys that the window does not hide
   std::vector<std::int64_t> query_offset;  ///< one per batch
   std::vector<std::int64_t> kv_lens;       ///< one per batch, kv_len where not given
   Operand mask;                            ///< bool, [batch, num_heads, q_len, kv_len]
@@ -102,8 +107,6 @@ struct ForwardProblem {
   std::int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
   /// Query rows that share a kv head.
   std::int64_t rows_of_head() const noexcept { return group_size() * q_len; }
-  /// Of lse, weights, logits and statistics.
-  Dtype stats_dtype() const noexcept { return dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32; }
   /// Whether weights are rounded to bfloat16 before they meet V: as everything is that they come from and go to.
   bool rounds_weights() const noexcept {
     return dtype == Dtype::kBFloat16 && k.dtype == Dtype::kBFloat16 && v.dtype == Dtype::kBFloat16;

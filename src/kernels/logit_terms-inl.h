@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "kernels/element.h"
 #include "kernels/row_block.h"
 #include "kernels/storage-inl.h"
 #include "kernels/tile-inl.h"

@@ -56,7 +56,7 @@ HWY_INLINE void hide(const std::uint64_t* words, int shift, Accumulators<kR, kW>
 template <int kR, int kW>
 HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t key, Epilogue epilogue, BlockView<kR>& view) {
   const std::int64_t dims = block.problem.head_dim;
-  const std::int64_t local = key - block.head.range.begin;
+  const std::int64_t local = block.head.span.index_of(key);
   const float* panel = block.head.keys + local / kPanel * kPanel * dims + local % kPanel;
   Accumulators<kR, kW> acc;
   clear(acc);
@@ -110,7 +110,7 @@ template <int kR>
 HWY_INLINE void products_of_panels(const RowBlock& block, std::int64_t key, BlockView<kR>& view) {
   constexpr int kW = kWidePanels<kR> * kTileVectors;
   const std::int64_t dims = block.problem.head_dim;
-  const float* panels = block.head.keys + (key - block.head.range.begin) * dims;
+  const float* panels = block.head.keys + block.head.span.index_of(key) * dims;
   const float* queries = block.queries + view.first_row * dims;
   Accumulators<kR, kW> acc;
   clear(acc);

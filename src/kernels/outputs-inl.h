@@ -10,6 +10,7 @@
 #include <limits>
 #include <numbers>
 
+#include "kernels/element.h"
 #include "kernels/forward_plain.h"
 #include "kernels/row_result.h"
 #include "kernels/softmax-inl.h"
@@ -146,7 +147,7 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
   const ForwardProblem& problem = block.problem;
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
   BlockView<kR> view(block, first_row, base);
-  if (base < block.range.end && base + kKeyBlock > block.range.begin) block_logits(block, view);
+  if (base < block.span.range.end && base + kKeyBlock > block.span.range.begin) block_logits(block, view);
   const VF unit = hn::Set(kF32, block.formula.general ? 1.0f : block.formula.residual);
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/aligned.h"
+#include "kernels/element.h"
 #include "kernels/magnitude-inl.h"
 #include "kernels/packed_head.h"
 #include "kernels/storage-inl.h"
@@ -63,37 +64,62 @@ HWY_INLINE std::int64_t transpose_keys(const char* source, std::int64_t key_byte
 }
 #endif
 
-/// Panel rows [dim][key] from a vector's number of key rows that lie `key_stride` apart and are contiguous along dim: of
-/// float32, or of bfloat16, whose pairs of dims are transposed as one word and then taken apart.
-/// @return bits of the largest magnitude, if asked for
+/// A vector's number of keys in consecutive rows, contiguous along dim.
+template <class T>
+struct KeyRows {
+  const T* first;
+  std::int64_t stride;
+  VF scales;  ///< of whole numbers: one a key
+};
+
+#if HWY_TARGET != HWY_SCALAR
+/// Calls emit(dim, that dim of each key) for whole fours of words of 32 bits: of float32, or of what shares a word, which
+/// is transposed together and then taken apart. @return dims done
+template <class T, class Emit>
+HWY_INLINE std::int64_t transpose_rows(const KeyRows<T>& keys, std::int64_t dims, const Emit& emit) {
+  constexpr auto kSharing = static_cast<std::int64_t>(4 / sizeof(T));
+  const auto emit_word = [&](std::int64_t word, VF all) HWY_ATTR {
+    const std::int64_t dim = word * kSharing;
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const auto bits = hn::BitCast(kU32, all);
+      emit(dim, hn::BitCast(kF32, hn::ShiftLeft<16>(bits)));
+      emit(dim + 1, hn::BitCast(kF32, hn::And(bits, hn::Set(kU32, 0xffff0000u))));
+    } else if constexpr (std::is_same_v<T, std::int8_t>) {
+      const auto bits = hn::BitCast(kI32, all);
+      const auto number = [&](VI upper)
+                              HWY_ATTR { return hn::Mul(hn::ConvertTo(kF32, hn::ShiftRight<24>(upper)), keys.scales); };
+      emit(dim, number(hn::ShiftLeft<24>(bits)));
+      emit(dim + 1, number(hn::ShiftLeft<16>(bits)));
+      emit(dim + 2, number(hn::ShiftLeft<8>(bits)));
+      emit(dim + 3, number(bits));
+    } else {
+      emit(dim, all);
+    }
+  };
+  const std::int64_t key_bytes = keys.stride * static_cast<std::int64_t>(sizeof(T));
+  return kSharing * transpose_keys(reinterpret_cast<const char*>(keys.first), key_bytes, dims / kSharing, emit_word);
+}
+#endif
+
+/// Panel rows [dim][key]. @return bits of the largest magnitude, if asked for
 template <Readers kReaders, class T>
-std::uint32_t pack_vector_of_keys(const T* HWY_RESTRICT source, std::int64_t key_stride, std::int64_t dims,
-                                  float* HWY_RESTRICT panel) {
+std::uint32_t pack_vector_of_keys(const KeyRows<T>& keys, std::int64_t dims, float* HWY_RESTRICT panel) {
   std::uint32_t largest = 0;
   std::int64_t d = 0;
 #if HWY_TARGET != HWY_SCALAR
   VI max_bits = hn::Zero(kI32);
-  const auto put = [&](std::int64_t dim, VF x) HWY_ATTR {
+  d = transpose_rows(keys, dims, [&](std::int64_t dim, VF x) HWY_ATTR {
     if constexpr (kReaders == Readers::kMany) max_bits = raise_magnitude(x, max_bits);
     hn::StoreU(x, kF32, panel + dim * kPanel);
-  };
-  const char* bytes = reinterpret_cast<const char*>(source);
-  const std::int64_t key_bytes = key_stride * static_cast<std::int64_t>(sizeof(T));
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    const auto put_pair = [&](std::int64_t pair, VF both) HWY_ATTR {
-      const auto bits = hn::BitCast(kU32, both);
-      put(2 * pair, hn::BitCast(kF32, hn::ShiftLeft<16>(bits)));
-      put(2 * pair + 1, hn::BitCast(kF32, hn::And(bits, hn::Set(kU32, 0xffff0000u))));
-    };
-    d = 2 * transpose_keys(bytes, key_bytes, dims / 2, put_pair);
-  } else {
-    d = transpose_keys(bytes, key_bytes, dims, put);
-  }
+  });
   if constexpr (kReaders == Readers::kMany) largest = largest_of(max_bits);
 #endif
+  if (d == dims) return largest;
+  float scales[kLanes];
+  hn::StoreU(keys.scales, kF32, scales);
   for (; d < dims; ++d) {
     for (int i = 0; i < kLanes; ++i) {
-      const auto x = static_cast<float>(source[i * key_stride + d]);
+      const float x = read_scaled(keys.first[i * keys.stride + d], scales[i]);
       if constexpr (kReaders == Readers::kMany) largest = std::max(largest, magnitude_bits(x));
       panel[d * kPanel + i] = x;
     }
@@ -106,31 +132,36 @@ inline constexpr std::int64_t kStagedDims = 64;
 
 /// Dims of one key as f32.
 template <class T>
-HWY_INLINE void stage_key(const T* HWY_RESTRICT from, std::int64_t stride, std::int64_t dims, float* HWY_RESTRICT to) {
+HWY_INLINE void stage_key(const T* HWY_RESTRICT from, std::int64_t stride, float scale, std::int64_t dims,
+                          float* HWY_RESTRICT to) {
   std::int64_t d = 0;
   if (stride == 1) {
-    for (; d + kLanes <= dims; d += kLanes) store(load(from + d), to + d);
+    for (; d + kLanes <= dims; d += kLanes) store(load_scaled(from + d, scale), to + d);
   }
-  for (; d < dims; ++d) to[d] = static_cast<float>(from[d * stride]);
+  for (; d < dims; ++d) to[d] = read_scaled(from[d * stride], scale);
 }
 
-/// The general way, for K of any type and strides and for the last keys of a head: a vector of keys by way of the stack.
-/// Lanes from num_keys on become 0.
+/// The general way, for K of any type, strides and places and for the last keys of a head: a vector of keys by way of the
+/// stack. Lanes from keys.end on become 0.
 template <Readers kReaders, class T>
-std::uint32_t pack_staged(const ForwardProblem& problem, const T* keys, std::int64_t num_keys, float* panel) {
+std::uint32_t pack_staged(const ForwardProblem& problem, const PackedHead& head, KeyRange keys, float* panel) {
   alignas(kAlignment) float staged[kLanes * kStagedDims];
+  const Operand& k = problem.k;
   std::uint32_t largest = 0;
   for (std::int64_t first = 0; first < problem.head_dim; first += kStagedDims) {
     const std::int64_t dims = std::min(kStagedDims, problem.head_dim - first);
     for (std::int64_t i = 0; i < kLanes; ++i) {
       float* to = staged + i * kStagedDims;
-      if (i < num_keys) {
-        stage_key(keys + i * problem.k.row + first * problem.k.col, problem.k.col, dims, to);
-      } else {
+      if (keys.begin + i >= keys.end) {
         std::fill_n(to, dims, 0.0f);
+        continue;
       }
+      const KeyPlace place = problem.key_places(head.batch, keys.begin + i);
+      const float scale = kHasScale<T> ? *problem.k_scales.at<float>(place.entry, head.kv_head, place.row) : 1.0f;
+      stage_key(k.at<T>(place.entry, head.kv_head, place.row, first), k.col, scale, dims, to);
     }
-    largest = std::max(largest, pack_vector_of_keys<kReaders>(staged, kStagedDims, dims, panel + first * kPanel));
+    const KeyRows<float> rows{staged, kStagedDims, hn::Zero(kF32)};
+    largest = std::max(largest, pack_vector_of_keys<kReaders>(rows, dims, panel + first * kPanel));
   }
   return largest;
 }
@@ -138,56 +169,62 @@ std::uint32_t pack_staged(const ForwardProblem& problem, const T* keys, std::int
 /// Keys between those that are packed and those that memory is asked for.
 inline constexpr std::int64_t kKeysAhead = 4 * kLanes;
 
-/// Asks for a vector's number of keys from `key` on.
+/// Asks for a vector's number of keys some way behind the first of `count` consecutive rows.
 template <class T>
-HWY_INLINE void ask_for_keys(const ForwardProblem& problem, const T* keys, std::int64_t key) {
-  const std::int64_t end = std::min<std::int64_t>(key + kLanes, problem.kv_len);
+HWY_INLINE void ask_for_keys(const ForwardProblem& problem, const T* first, std::int64_t count) {
+  const std::int64_t end = std::min<std::int64_t>(kKeysAhead + kLanes, count);
   const std::int64_t bytes = problem.head_dim * static_cast<std::int64_t>(sizeof(T));
-  for (; key < end; ++key) {
-    const char* row = reinterpret_cast<const char*>(keys + key * problem.k.row);
+  for (std::int64_t key = kKeysAhead; key < end; ++key) {
+    const char* row = reinterpret_cast<const char*>(first + key * problem.k.row);
     for (std::int64_t byte = 0; byte < bytes; byte += 64) hwy::Prefetch(row + byte);
   }
+}
+
+/// The scales of a vector's number of keys in consecutive rows.
+template <class T>
+HWY_INLINE VF key_scales(const Operand& scales, std::int64_t kv_head, const KeyPlace& place) {
+  if constexpr (!kHasScale<T>) return hn::Zero(kF32);
+  const float* first = scales.at<float>(place.entry, kv_head, place.row);
+  if (scales.row == 1) return hn::LoadU(kF32, first);
+  float lanes[kLanes];
+  for (std::int64_t i = 0; i < kLanes; ++i) lanes[i] = first[i * scales.row];
+  return hn::LoadU(kF32, lanes);
 }
 
 /// Packs the keys of one word. Lanes beyond the last key of a vector become 0; vectors without a key stay as they are:
 /// no tile reads them.
 template <Readers kReaders, class T>
-std::uint32_t pack_key_word(const ForwardProblem& problem, const T* keys, const PackedHead& head, std::int64_t begin,
-                            std::int64_t end) {
+std::uint32_t pack_key_word(const ForwardProblem& problem, const PackedHead& head, KeyRange keys) {
   std::uint32_t largest = 0;
   const std::int64_t dims = problem.head_dim;
-  for (std::int64_t j = begin; j < end; j += kLanes) {
-    const std::int64_t local = j - head.range.begin;
+  for (std::int64_t j = keys.begin; j < keys.end; j += kLanes) {
+    const std::int64_t local = head.span.index_of(j);
     float* panel = head.keys + local / kPanel * kPanel * dims + local % kPanel;
-    const T* first = keys + j * problem.k.row;
-    if constexpr (kReaders == Readers::kFew) ask_for_keys(problem, keys, j + kKeysAhead);
+    const KeyPlace place = problem.key_places(head.batch, j);
+    const T* first = problem.k.at<T>(place.entry, head.kv_head, place.row);
+    if constexpr (kReaders == Readers::kFew) ask_for_keys(problem, first, std::min(place.count, problem.kv_len - j));
     if constexpr (!std::is_same_v<T, Float16>) {
-      if (problem.k.col == 1 && j + kLanes <= end) {
-        largest = std::max(largest, pack_vector_of_keys<kReaders>(first, problem.k.row, dims, panel));
+      if (problem.k.col == 1 && j + kLanes <= keys.end && place.count >= kLanes) {
+        const KeyRows<T> rows{first, problem.k.row, key_scales<T>(problem.k_scales, head.kv_head, place)};
+        largest = std::max(largest, pack_vector_of_keys<kReaders>(rows, dims, panel));
         continue;
       }
     }
-    largest = std::max(largest, pack_staged<kReaders>(problem, first, std::min<std::int64_t>(kLanes, end - j), panel));
+    const KeyRange staged{j, std::min<std::int64_t>(j + kLanes, keys.end)};
+    largest = std::max(largest, pack_staged<kReaders, T>(problem, head, staged, panel));
   }
   return largest;
-}
-
-template <Readers kReaders, class T>
-void pack_words_of(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin,
-                   std::int64_t word_end) {
-  const T* keys = problem.k.at<T>(head.batch, head.kv_head);
-  for (std::int64_t word = word_begin; word < word_end; ++word) {
-    const std::int64_t begin = head.range.begin + word * kWordKeys;
-    const std::int64_t end = std::min(begin + kWordKeys, head.range.end);
-    const std::uint32_t largest = pack_key_word<kReaders>(problem, keys, head, begin, end);
-    head.key_magnitude[word] = kReaders == Readers::kMany ? largest : kInfinityBits;
-  }
 }
 
 template <Readers kReaders>
 void pack_words_for(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin,
                     std::int64_t word_end) {
-  visit_storage(problem.k.dtype, [&]<class T>(T) { pack_words_of<kReaders, T>(problem, head, word_begin, word_end); });
+  visit_kept(problem.k.dtype, [&]<class T>(T) {
+    for (std::int64_t word = word_begin; word < word_end; ++word) {
+      const std::uint32_t largest = pack_key_word<kReaders, T>(problem, head, head.keys_of(word));
+      head.key_magnitude[word] = kReaders == Readers::kMany ? largest : kInfinityBits;
+    }
+  });
 }
 
 /// Packs words [word_begin, word_end) of a head that many rows read.

@@ -26,13 +26,13 @@ float* PackedHeadBuffer::reserve(std::optional<std::int64_t> floats, std::int64_
 }
 
 PackedHead PackedHeadBuffer::layout(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head,
-                                    KeyRange range) {
+                                    KeySpan span) {
   PackedHead head;
   head.batch = batch;
   head.kv_head = kv_head;
-  range.begin = align_down(range.begin, kWordKeys);
-  head.range = range;
-  const std::int64_t padded_keys = align_up(range.end - range.begin, kWordKeys);
+  span.range.begin = align_down(span.range.begin, kWordKeys);
+  head.span = span;
+  const std::int64_t padded_keys = align_up(span.size(), kWordKeys);
   head.keys = reserve(checked_mul(padded_keys, problem.head_dim), align_up(padded_keys / kWordKeys, kMostLanes));
   head.key_magnitude = reinterpret_cast<std::uint32_t*>(head.keys + padded_keys * problem.head_dim);
   return head;

@@ -1,6 +1,7 @@
 #ifndef QKV_SRC_KERNELS_PACKED_HEAD_H_
 #define QKV_SRC_KERNELS_PACKED_HEAD_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -15,12 +16,17 @@ namespace qkv::kernels {
 struct PackedHead {
   std::int64_t batch = 0;
   std::int64_t kv_head = 0;
-  KeyRange range;                          ///< packed keys; begin is a multiple of 64
-  float* keys = nullptr;                   ///< panels of [head_dim][panel keys], from range.begin on; null = not packed
+  KeySpan span;                            ///< packed keys; begins at a multiple of 64
+  float* keys = nullptr;                   ///< panels of [head_dim][panel keys]; null = not packed
   std::uint32_t* key_magnitude = nullptr;  ///< a word: bits of the largest |k|; NaN is above infinity
 
-  std::int64_t word_of(std::int64_t key) const noexcept { return (key - range.begin) / kWordKeys; }
-  std::int64_t num_words() const noexcept { return (range.end - range.begin + kWordKeys - 1) / kWordKeys; }
+  std::int64_t word_of(std::int64_t key) const noexcept { return span.index_of(key) / kWordKeys; }
+  std::int64_t num_words() const noexcept { return (span.size() + kWordKeys - 1) / kWordKeys; }
+  /// The keys of a word.
+  KeyRange keys_of(std::int64_t word) const noexcept {
+    const std::int64_t begin = span.key_at(word * kWordKeys);
+    return {begin, std::min(begin + kWordKeys, span.range.end)};
+  }
 };
 
 /// Bits of +infinity: a magnitude below is a finite number.
@@ -29,8 +35,8 @@ inline constexpr std::uint32_t kInfinityBits = 0x7f800000;
 /// Memory for one PackedHead, reused from head to head.
 class PackedHeadBuffer {
  public:
-  /// Lays out a head for keys `range`; packs nothing yet.
-  PackedHead layout(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, KeyRange range);
+  /// Lays out a head for the keys of a span; packs nothing yet.
+  PackedHead layout(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, KeySpan span);
 
  private:
   float* reserve(std::optional<std::int64_t> floats, std::int64_t more);

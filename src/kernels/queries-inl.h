@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include "kernels/element.h"
 #include "kernels/magnitude-inl.h"
 #include "kernels/row_block.h"
 #include "kernels/storage-inl.h"

@@ -89,7 +89,8 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
     block.max_raw = arena.take<float>(rows);
     block.max_key = arena.take<std::int64_t>(rows);
   }
-  block.range = {0, 0};
+  std::int64_t sinks = 0;
+  KeyRange window;  // what rows see of it, the sinks apart
   const std::int64_t first_head = block.head.kv_head * problem.group_size();
   for (std::int64_t r = 0; r < rows; ++r) {
     Row& row = block.rows[r];
@@ -103,11 +104,15 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
       row.careful = !(problem.sinks.number(block.head.batch, row.head) < std::numeric_limits<double>::infinity());
     }
     if (row.keys.range.empty()) continue;
-    if (block.range.empty()) block.range = row.keys.range;
-    block.range.begin = std::min(block.range.begin, row.keys.range.begin);
-    block.range.end = std::max(block.range.end, row.keys.range.end);
+    if (window.empty()) window = row.keys.range;
+    window.begin = std::min(window.begin, row.keys.range.begin);
+    window.end = std::max(window.end, row.keys.range.end);
+    sinks = std::max(sinks, row.keys.sinks);
   }
-  block.several_chunks = !block.range.empty() && block.range.begin / kKeyChunk != (block.range.end - 1) / kKeyChunk;
+  block.span.range = {sinks > 0 ? 0 : window.begin, window.end};
+  if (sinks > 0) block.span.hole = hole_between(sinks, window.begin);
+  const KeyRange keys = block.span.range;
+  block.several_chunks = !keys.empty() && keys.begin / kKeyChunk != (keys.end - 1) / kKeyChunk;
   if (block.several_chunks) block.total = take_state(arena, block);
 }
 

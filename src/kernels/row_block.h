@@ -56,8 +56,8 @@ struct RowBlock {
   PackedHead head;  ///< packed as a whole, or the keys of one block after the other
 
   std::int64_t num_rows = 0;
-  KeyRange range = {};          ///< union of the rows'
-  bool several_chunks = false;  ///< range crosses a chunk boundary: states are merged into total
+  KeySpan span = {};            ///< union of the rows'
+  bool several_chunks = false;  ///< span crosses a chunk boundary: states are merged into total
   std::int64_t value_stride = 0;
   Row* rows = nullptr;
   float* queries = nullptr;          ///< [rows][head_dim], scaled by query_scale

@@ -6,6 +6,7 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/simd-inl.h"
 #include "qkv/half.h"
@@ -65,6 +66,29 @@ HWY_INLINE VF round_to_bfloat16(VF x) {
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kU32, 1u));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(kU32, 0x7fffu)));
   return hn::BitCast(kF32, hn::And(rounded, hn::Set(kU32, 0xffff0000u)));
+}
+
+using I8 = hn::Rebind<std::int8_t, F32>;
+inline constexpr I8 kI8;
+
+HWY_INLINE VF load(const std::int8_t* from) { return hn::ConvertTo(kF32, hn::PromoteTo(kI32, hn::LoadU(kI8, from))); }
+
+/// Numbers that are kept as they are need no scale.
+template <class T>
+inline constexpr bool kHasScale = std::is_same_v<T, std::int8_t>;
+
+/// Loads numbers of a key whose scale this is.
+template <class T>
+HWY_INLINE VF load_scaled(const T* from, float scale) {
+  if constexpr (kHasScale<T>) return hn::Mul(load(from), hn::Set(kF32, scale));
+  return load(from);
+}
+
+/// The same for one.
+template <class T>
+HWY_INLINE float read_scaled(const T& from, float scale) {
+  if constexpr (kHasScale<T>) return static_cast<float>(from) * scale;
+  return static_cast<float>(from);
 }
 
 HWY_INLINE void store(VF x, float* to) { hn::StoreU(x, kF32, to); }

@@ -5,6 +5,7 @@
 #define QKV_SRC_KERNELS_VALUES_INL_H_
 #endif
 
+#include "kernels/element.h"
 #include "kernels/logits-inl.h"
 #include "kernels/magnitude-inl.h"
 #include "kernels/storage-inl.h"
@@ -18,16 +19,42 @@ HWY_INLINE float* value_at(const RowBlock& block, std::int64_t key, std::int64_t
   return block.values + (place / kPanel * kKeyBlock + key) * kPanel + place % kPanel;
 }
 
-/// Columns [0, whole) of some rows of V, a multiple of kLanes, one panel after the other. @return magnitudes so far
+/// Rows of V of some keys that lie in consecutive rows.
 template <class T>
-HWY_INLINE VI pack_vectors(const RowBlock& block, const T* values, KeyRange keys, std::int64_t whole, VI largest) {
+struct ValueRows {
+  const T* first;
+  std::int64_t stride;
+  const float* scales;  ///< of whole numbers
+  std::int64_t scale_stride;
+
+  const T* at(std::int64_t index) const { return first + index * stride; }
+  float scale(std::int64_t index) const { return kHasScale<T> ? scales[index * scale_stride] : 1.0f; }
+  ValueRows from(std::int64_t index) const {
+    return {at(index), stride, kHasScale<T> ? scales + index * scale_stride : nullptr, scale_stride};
+  }
+};
+
+template <class T>
+HWY_INLINE ValueRows<T> value_rows(const RowBlock& block, const KeyPlace& place) {
+  const ForwardProblem& problem = block.problem;
+  const std::int64_t kv_head = block.head.kv_head;
+  const float* scales = kHasScale<T> ? problem.v_scales.at<float>(place.entry, kv_head, place.row) : nullptr;
+  return {problem.v.at<T>(place.entry, kv_head, place.row), problem.v.row, scales, problem.v_scales.row};
+}
+
+/// Columns [0, whole) of some rows of V, a multiple of kLanes, one panel after the other. `keys` count from the block's
+/// first. @return magnitudes so far
+template <class T>
+HWY_INLINE VI pack_vectors(const RowBlock& block, const ValueRows<T>& rows, KeyRange keys, std::int64_t whole,
+                           VI largest) {
   for (std::int64_t place = 0; place < whole; place += kPanel) {
     const int vectors = static_cast<int>(std::min<std::int64_t>(kPanel, whole - place) / kLanes);
     for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-      const T* from = values + j * block.problem.v.row + place;
+      const T* from = rows.at(j - keys.begin) + place;
+      const float scale = rows.scale(j - keys.begin);
       float* to = value_at(block, j, place);
       for (int w = 0; w < vectors; ++w) {
-        const VF x = load(from + w * kLanes);
+        const VF x = load_scaled(from + w * kLanes, scale);
         largest = raise_magnitude(x, largest);
         hn::StoreU(x, kF32, to + w * kLanes);
       }
@@ -38,15 +65,17 @@ HWY_INLINE VI pack_vectors(const RowBlock& block, const T* values, KeyRange keys
 
 /// Columns [first, value_dim) one by one, the last vector filled up with zeros.
 template <class T>
-VI pack_columns(const RowBlock& block, const T* values, KeyRange keys, std::int64_t first, VI largest) {
+VI pack_columns(const RowBlock& block, const ValueRows<T>& rows, KeyRange keys, std::int64_t first, VI largest) {
   const std::int64_t columns = block.problem.value_dim;
   if (first == columns) return largest;
-  const Operand& v = block.problem.v;
+  const std::int64_t stride = block.problem.v.col;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
+    const T* from = rows.at(j - keys.begin);
+    const float scale = rows.scale(j - keys.begin);
     for (std::int64_t place = first; place < columns; place += kLanes) {
       float lanes[kLanes] = {};
       for (std::int64_t i = 0; i < kLanes && place + i < columns; ++i) {
-        lanes[i] = static_cast<float>(values[j * v.row + (place + i) * v.col]);
+        lanes[i] = read_scaled(from[(place + i) * stride], scale);
       }
       const VF x = hn::LoadU(kF32, lanes);
       largest = raise_magnitude(x, largest);
@@ -59,14 +88,17 @@ VI pack_columns(const RowBlock& block, const T* values, KeyRange keys, std::int6
 template <class T>
 void pack_values_of(RowBlock& block, std::int64_t base) {
   const ForwardProblem& problem = block.problem;
-  const T* values = problem.v.at<T>(block.head.batch, block.head.kv_head) + base * problem.v.row;
   const std::int64_t whole = problem.v.col == 1 ? align_down(problem.value_dim, kLanes) : 0;
   for (int word = 0; word < kBlockWords; ++word) {
-    const KeyRange keys{std::max<std::int64_t>(word * kWordKeys, block.range.begin - base),
-                        std::min<std::int64_t>((word + 1) * kWordKeys, block.range.end - base)};
+    const KeyRange keys{std::max<std::int64_t>(base + word * kWordKeys, block.span.range.begin),
+                        std::min<std::int64_t>(base + (word + 1) * kWordKeys, block.span.range.end)};
     VI largest = hn::Zero(kI32);
-    largest = pack_vectors(block, values, keys, whole, largest);
-    largest = pack_columns(block, values, keys, whole, largest);
+    problem.key_places.for_each_part(block.head.batch, keys, [&](KeyRange part, const KeyPlace& place) HWY_ATTR {
+      const ValueRows<T> rows = value_rows<T>(block, place);
+      const KeyRange local{part.begin - base, part.end - base};
+      largest = pack_vectors(block, rows, local, whole, largest);
+      largest = pack_columns(block, rows, local, whole, largest);
+    });
     block.value_magnitude[word] = largest_of(largest);
   }
 }
@@ -75,7 +107,7 @@ void pack_values_of(RowBlock& block, std::int64_t base) {
 /// is, and a whole block of query rows uses the copy.
 inline void pack_values(RowBlock& block, std::int64_t base) {
   if (block.problem.value_dim == 0) return;
-  visit_storage(block.problem.v.dtype, [&]<class T>(T) { pack_values_of<T>(block, base); });
+  visit_kept(block.problem.v.dtype, [&]<class T>(T) { pack_values_of<T>(block, base); });
 }
 
 /// values[r][place ..] = values[r][place ..] * correction[r] + P V of the block, for kW vectors of columns; where
@@ -141,78 +173,102 @@ inline constexpr int kWideVectors = std::min(8, kTileRows* kTileVectors / kR);
 /// Keys whose rows of V are read into L1 in one piece, before their columns are.
 inline constexpr std::int64_t kTouchedKeys = 32;
 
-/// Rows of V of one key block, where they lie.
-template <class T>
-struct ValueRows {
-  const T* first;  ///< of key `base`
-  std::int64_t stride;
-
-  const T* at(std::int64_t key) const { return first + key * stride; }
-};
-
 /// Asks memory for some of them.
 template <class T>
-HWY_INLINE void ask_for_values(const ValueRows<T>& rows, KeyRange keys, std::int64_t columns) {
+HWY_INLINE void ask_for_values(const ValueRows<T>& rows, std::int64_t begin, std::int64_t end, std::int64_t columns) {
   const std::int64_t bytes = columns * static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t key = keys.begin; key < keys.end; ++key) {
-    const char* row = reinterpret_cast<const char*>(rows.at(key));
+  for (std::int64_t index = begin; index < end; ++index) {
+    const char* row = reinterpret_cast<const char*>(rows.at(index));
     for (std::int64_t byte = 0; byte < bytes; byte += 64) hwy::Prefetch(row + byte);
   }
 }
 
-/// sums[r][place ..] += P V of keys [begin, end) of the block, for kW vectors of columns; the first keys of a block find
-/// no sums yet.
+/// acc[r][w] += sum over i of weights[r][i] * v[i][place + w * kLanes ..], v being whole numbers with a scale a row.
+template <int kR, int kW>
+HWY_INLINE void multiply_add_scaled(const float* HWY_RESTRICT weights, const ValueRows<std::int8_t>& rows,
+                                    std::int64_t place, std::int64_t count, Accumulators<kR, kW>& acc) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const VF scale = hn::Set(kF32, rows.scale(i));
+    VF b[kW];
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) b[w] = hn::Mul(load(rows.at(i) + place + w * kLanes), scale);
+    HWY_UNROLL(8)
+    for (int r = 0; r < kR; ++r) {
+      const VF a = hn::Set(kF32, weights[r * kLogitStride + i]);
+      HWY_UNROLL(8)
+      for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::MulAdd(a, b[w], acc.v[r][w]);
+    }
+  }
+}
+
+/// Sums of a few rows over the keys of a block, [rows][columns].
+struct ValueSums {
+  float* to;
+  std::int64_t columns;
+  bool empty;  ///< no key has been added yet
+};
+
+/// sums[r][place ..] += P V of `count` keys, for kW vectors of columns. `weights` begin at the first of them.
 template <int kR, int kW, class T>
-HWY_INLINE void add_in_place(const BlockView<kR>& view, const ValueRows<T>& rows, KeyRange keys, bool first,
-                             float* sums, std::int64_t sums_stride, std::int64_t place) {
+HWY_INLINE void add_in_place(const float* weights, const ValueRows<T>& rows, std::int64_t count, const ValueSums& sums,
+                             std::int64_t place) {
   Accumulators<kR, kW> acc;
-  if (first) {
+  if (sums.empty) {
     clear(acc);
   } else {
-    fetch(sums + place, sums_stride, acc);
+    fetch(sums.to + place, sums.columns, acc);
   }
-  multiply_add(view.logits + keys.begin, kLogitStride, rows.at(keys.begin) + place, rows.stride, keys.end - keys.begin,
-               acc);
-  store(acc, sums + place, sums_stride);
+  if constexpr (kHasScale<T>) {
+    multiply_add_scaled(weights, rows, place, count, acc);
+  } else {
+    multiply_add(weights, kLogitStride, rows.first + place, rows.stride, count, acc);
+  }
+  store(acc, sums.to + place, sums.columns);
 }
 
 /// add_in_place for a number of vectors known at run time.
 template <int kR, int kW, class T>
-HWY_INLINE void add_vectors_in_place(const BlockView<kR>& view, const ValueRows<T>& rows, KeyRange keys, bool first,
-                                     float* sums, std::int64_t sums_stride, std::int64_t place) {
+HWY_INLINE void add_vectors_in_place(const float* weights, const ValueRows<T>& rows, std::int64_t count,
+                                     const ValueSums& sums, std::int64_t place) {
   if constexpr (kW > 1) {
-    if (place + kW * kLanes > sums_stride) {
-      return add_vectors_in_place<kR, kW - 1>(view, rows, keys, first, sums, sums_stride, place);
+    if (place + kW * kLanes > sums.columns) {
+      return add_vectors_in_place<kR, kW - 1>(weights, rows, count, sums, place);
     }
   }
-  add_in_place<kR, kW>(view, rows, keys, first, sums, sums_stride, place);
+  add_in_place<kR, kW>(weights, rows, count, sums, place);
+}
+
+/// Adds P V of keys in consecutive rows to the sums.
+template <int kR, class T>
+HWY_INLINE void add_rows_in_place(const float* weights, const ValueRows<T>& rows, std::int64_t count, ValueSums& sums) {
+  for (std::int64_t index = 0; index < count; index += kTouchedKeys) {
+    const std::int64_t end = std::min(index + kTouchedKeys, count);
+    ask_for_values(rows, end, std::min(end + kTouchedKeys, count), sums.columns);
+    for (std::int64_t place = 0; place < sums.columns; place += kWideVectors<kR> * kLanes) {
+      add_vectors_in_place<kR, kWideVectors<kR>>(weights + index, rows.from(index), end - index, sums, place);
+    }
+    sums.empty = false;
+  }
 }
 
 /// Adds a key block's P V to the values of the only rows that read these keys: V is read once, row after row, and not
 /// copied. The same chains as values_tile.
 template <int kR, class T>
 void values_in_place(const RowBlock& block, const BlockView<kR>& view) {
-  const Operand& v = block.problem.v;
-  const ValueRows<T> rows{v.at<T>(block.head.batch, block.head.kv_head, view.base), v.row};
   const std::int64_t columns = block.value_stride;
-  float* sums = block.values;  // nothing is packed there
-  bool first = true;
+  ValueSums sums{block.values, columns, true};  // nothing is packed there
   for (int i = 0; i < view.num_runs; ++i) {
-    const std::int64_t end = view.runs[i].end - view.base;
-    for (std::int64_t key = view.runs[i].begin - view.base; key < end; key += kTouchedKeys) {
-      const KeyRange keys{key, std::min(key + kTouchedKeys, end)};
-      ask_for_values(rows, {keys.end, std::min(keys.end + kTouchedKeys, end)}, columns);
-      for (std::int64_t place = 0; place < columns; place += kWideVectors<kR> * kLanes) {
-        add_vectors_in_place<kR, kWideVectors<kR>>(view, rows, keys, first, sums, columns, place);
-      }
-      first = false;
-    }
+    const KeyRange keys{view.runs[i].begin, view.runs[i].end};
+    block.problem.key_places.for_each_part(block.head.batch, keys, [&](KeyRange part, const KeyPlace& place) HWY_ATTR {
+      add_rows_in_place<kR>(view.logits + (part.begin - view.base), value_rows<T>(block, place), part.end - part.begin,
+                            sums);
+    });
   }
   float* state = block.chunk.values + view.first_row * columns;
   for (int r = 0; r < kR; ++r) {
     const VF correction = hn::Set(kF32, view.correction[r]);
     for (std::int64_t place = r * columns; place < (r + 1) * columns; place += kLanes) {
-      const VF sum = hn::LoadU(kF32, sums + place);
+      const VF sum = hn::LoadU(kF32, sums.to + place);
       const VF all = view.fresh ? sum : hn::MulAdd(hn::LoadU(kF32, state + place), correction, sum);
       hn::StoreU(all, kF32, state + place);
     }
@@ -235,7 +291,7 @@ template <int kR>
 void block_values(RowBlock& block, const BlockView<kR>& view) {
   if (block.values_in_place) {
     if (sees_all(view)) {
-      return visit_storage(block.problem.v.dtype, [&]<class T>(T) { values_in_place<kR, T>(block, view); });
+      return visit_kept(block.problem.v.dtype, [&]<class T>(T) { values_in_place<kR, T>(block, view); });
     }
     pack_values(block, view.base);  // which finds out what numbers there are
   }

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/key_order.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -73,12 +75,41 @@ std::uint64_t mask_word(const RowKeys& row, std::int64_t base, std::int64_t begi
   return word;
 }
 
+/// How many of the first keys a row sees whatever its window.
+std::int64_t sinks_at(const ForwardProblem& problem, std::int64_t batch, std::int64_t position) {
+  if (problem.num_sink_keys == 0) return 0;
+  std::int64_t sinks = std::min(problem.num_sink_keys, problem.kv_lens[static_cast<std::size_t>(batch)]);
+  if (problem.causal) sinks = std::min(sinks, position + 1);
+  return std::max<std::int64_t>(sinks, 0);
+}
+
+/// The bits of one range of a row's keys.
+std::uint64_t range_word(const RowKeys& row, KeyRange range, std::int64_t base) {
+  const std::int64_t begin = std::max(range.begin, base);
+  const std::int64_t end = std::min(range.end, base + kWordKeys);
+  if (begin >= end) return 0;
+  if (row.mask != nullptr) return mask_word(row, base, begin, end);
+  return low_bits(end - base) & ~low_bits(begin - base);
+}
+
+/// Where two ranges that begin with sinks meet, they are one.
+void add_sinks(std::int64_t sinks, RowKeys& keys) {
+  if (keys.range.empty()) {
+    keys.range = {0, sinks};
+  } else if (keys.range.begin <= sinks) {
+    keys.range = {0, std::max(keys.range.end, sinks)};
+  } else {
+    keys.sinks = sinks;
+  }
+}
+
 }  // namespace
 
 RowKeys row_keys(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
   RowKeys keys;
   keys.position = problem.query_offset[static_cast<std::size_t>(batch)] + row;
   keys.range = range_at(problem, batch, keys.position);
+  if (const std::int64_t sinks = sinks_at(problem, batch, keys.position); sinks > 0) add_sinks(sinks, keys);
   if (problem.mask) {
     keys.mask = problem.mask.at<std::uint8_t>(batch, head, row);
     keys.mask_stride = problem.mask.col;
@@ -87,7 +118,6 @@ RowKeys row_keys(const ForwardProblem& problem, std::int64_t batch, std::int64_t
 }
 
 KeyRange rows_range(const ForwardProblem& problem, std::int64_t batch, std::int64_t row_begin, std::int64_t row_end) {
-  if (row_begin >= row_end) return {0, 0};
   // Both ends of a row's range grow with its position, and rows that see nothing lie before or after those that see
   // something: the first and the last row that see anything bound the union.
   const std::int64_t offset = problem.query_offset[static_cast<std::size_t>(batch)];
@@ -99,12 +129,26 @@ KeyRange rows_range(const ForwardProblem& problem, std::int64_t batch, std::int6
   return {range_at(problem, batch, offset + first).begin, range_at(problem, batch, offset + last).end};
 }
 
+KeySpan rows_span(const ForwardProblem& problem, std::int64_t batch, std::int64_t row_begin, std::int64_t row_end) {
+  if (row_begin >= row_end) return {};
+  const KeyRange window = rows_range(problem, batch, row_begin, row_end);
+  // More and more of them, as the rows' position grows.
+  const std::int64_t last = problem.query_offset[static_cast<std::size_t>(batch)] + row_end - 1;
+  const std::int64_t sinks = sinks_at(problem, batch, last);
+  if (sinks == 0) return {window, {}};
+  if (window.empty()) return {{0, sinks}, {}};
+  return {{0, std::max(window.end, sinks)}, hole_between(sinks, window.begin)};
+}
+
 std::uint64_t visible_word(const RowKeys& row, std::int64_t base) {
-  const std::int64_t begin = std::max(row.range.begin, base);
-  const std::int64_t end = std::min(row.range.end, base + kWordKeys);
-  if (begin >= end) return 0;
-  if (row.mask != nullptr) return mask_word(row, base, begin, end);
-  return low_bits(end - base) & ~low_bits(begin - base);
+  std::uint64_t word = range_word(row, row.range, base);
+  if (row.sinks > base) word |= range_word(row, {0, row.sinks}, base);
+  return word;
+}
+
+KeyRange hole_between(std::int64_t sinks, std::int64_t begin) {
+  const KeyRange hole{align_up(sinks, kKeyBlock), align_down(begin, kKeyBlock)};
+  return hole.empty() ? KeyRange{} : hole;
 }
 
 }  // namespace qkv::kernels

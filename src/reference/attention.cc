@@ -14,13 +14,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Inputs {
-  const ConstTensorView& q;
-  const ConstTensorView& k;
-  const ConstTensorView& v;
-  const AttentionOptions& options;
-};
-
 /// Extents by axis from the end: 1 = the last. A missing leading axis has extent 1.
 std::int64_t extent(const ConstTensorView& view, int from_end) {
   return view.rank() < from_end ? 1 : view.extent(view.rank() - from_end);
@@ -62,8 +55,9 @@ bool sees(const Inputs& in, const Row& row, std::int64_t j) {
   if (j >= row.filled) return false;
   if (options.causal && j > row.position) return false;
   // Distances rather than edges: position - left could leave 64 bits where left is huge.
-  if (options.window.left && row.position - j > *options.window.left) return false;
-  if (options.window.right && j - row.position > *options.window.right) return false;
+  const bool sink = j < in.num_sink_keys;
+  if (!sink && options.window.left && row.position - j > *options.window.left) return false;
+  if (!sink && options.window.right && j - row.position > *options.window.right) return false;
   if (options.mask && !truth(*options.mask, {row.b, row.h, row.i, j})) return false;
   return !(options.bias && number(*options.bias, {row.b, row.h, row.i, j}) == -kInfinity);
 }
@@ -196,12 +190,10 @@ void forward_row(const Inputs& in, const Row& row, const TensorView& out, const 
 
 }  // namespace
 
-void forward(ConstTensorView q, ConstTensorView k, ConstTensorView v, TensorView out, const AttentionOptions& options,
-             const AttentionOutputs& outputs) {
-  const Inputs in{q, k, v, options};
-  for (std::int64_t b = 0; b < extent(q, 4); ++b) {
-    for (std::int64_t h = 0; h < extent(q, 3); ++h) {
-      for (std::int64_t i = 0; i < extent(q, 2); ++i) forward_row(in, make_row(in, b, h, i), out, outputs);
+void forward(const Inputs& in, TensorView out, const AttentionOutputs& outputs) {
+  for (std::int64_t b = 0; b < extent(in.q, 4); ++b) {
+    for (std::int64_t h = 0; h < extent(in.q, 3); ++h) {
+      for (std::int64_t i = 0; i < extent(in.q, 2); ++i) forward_row(in, make_row(in, b, h, i), out, outputs);
     }
   }
 }

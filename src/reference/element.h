@@ -30,6 +30,8 @@ inline double number_at(const ConstTensorView& view, std::int64_t offset) {
       return static_cast<double>(view.as<Float16>()[offset]);
     case Dtype::kBFloat16:
       return static_cast<double>(view.as<BFloat16>()[offset]);
+    case Dtype::kInt8:
+      return view.as<std::int8_t>()[offset];
     default:
       return static_cast<double>(view.as<float>()[offset]);
   }

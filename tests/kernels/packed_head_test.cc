@@ -49,7 +49,7 @@ std::int64_t panel_keys(const ForwardKernelF32& kernel) {
   write(head.k, {0, 0}, 1);
   write(head.k, {0, 1}, 2);
   PackedHeadBuffer buffer;
-  const PackedHead packed = buffer.layout(head.problem, 0, 0, {0, 1});
+  const PackedHead packed = buffer.layout(head.problem, 0, 0, {{0, 1}, {}});
   std::fill_n(packed.keys, 2 * kWordKeys, 0.0f);
   kernel.pack(head.problem, packed, 0, 1);
   return std::find(packed.keys, packed.keys + 2 * kWordKeys, 2.0f) - packed.keys;
@@ -60,7 +60,7 @@ class PackedHeads : public ::testing::TestWithParam<ForwardKernelF32> {
   const ForwardKernelF32& kernel() const { return GetParam(); }
 
   PackedHead pack(const Head& head, KeyRange range) {
-    const PackedHead packed = buffer_.layout(head.problem, 0, 0, range);
+    const PackedHead packed = buffer_.layout(head.problem, 0, 0, {range, {}});
     kernel().pack(head.problem, packed, 0, packed.num_words());
     return packed;
   }
@@ -69,8 +69,8 @@ class PackedHeads : public ::testing::TestWithParam<ForwardKernelF32> {
     const std::int64_t panel = panel_keys(kernel());
     const std::int64_t begin = align_down(range.begin, kWordKeys);
     const std::int64_t dims = head.problem.head_dim;
-    ASSERT_EQ(packed.range.begin, begin);
-    ASSERT_EQ(packed.range.end, range.end);
+    ASSERT_EQ(packed.span.range.begin, begin);
+    ASSERT_EQ(packed.span.range.end, range.end);
     for (std::int64_t j = begin; j < align_up(range.end, kernel().lanes); ++j) {
       const std::int64_t local = j - begin;
       const float* column = packed.keys + local / panel * panel * dims + local % panel;
@@ -83,9 +83,9 @@ class PackedHeads : public ::testing::TestWithParam<ForwardKernelF32> {
 
   static void expect_magnitudes(const PackedHead& packed, const Head& head) {
     for (std::int64_t word = 0; word < packed.num_words(); ++word) {
-      const std::int64_t begin = packed.range.begin + word * kWordKeys;
+      const std::int64_t begin = packed.span.range.begin + word * kWordKeys;
       std::uint32_t keys = 0;
-      for (std::int64_t j = begin; j < std::min(begin + kWordKeys, packed.range.end); ++j) {
+      for (std::int64_t j = begin; j < std::min(begin + kWordKeys, packed.span.range.end); ++j) {
         for (std::int64_t d = 0; d < head.problem.head_dim; ++d) keys = std::max(keys, magnitude(head.key(j, d)));
       }
       ASSERT_EQ(packed.key_magnitude[word], keys) << "word " << word;
@@ -131,7 +131,7 @@ TEST_P(PackedHeads, APartOfTheKeysBeginsAtAWord) {
 
 TEST_P(PackedHeads, WordsArePackedInAnyOrder) {
   const Head head(300, 7);
-  const PackedHead packed = buffer_.layout(head.problem, 0, 0, {0, 300});
+  const PackedHead packed = buffer_.layout(head.problem, 0, 0, {{0, 300}, {}});
   kernel().pack(head.problem, packed, 3, 5);
   kernel().pack(head.problem, packed, 0, 1);
   kernel().pack(head.problem, packed, 1, 3);

@@ -150,8 +150,8 @@ TEST(RowBlock, RowsOfAGroupFollowHeadByHead) {
     EXPECT_EQ(block.rows[r].keys.range.end, 8 + rows[r]);
     EXPECT_FALSE(block.rows[r].seen);
   }
-  EXPECT_EQ(block.range.begin, 0);
-  EXPECT_EQ(block.range.end, 10);
+  EXPECT_EQ(block.span.range.begin, 0);
+  EXPECT_EQ(block.span.range.end, 10);
   EXPECT_FALSE(block.several_chunks);
   EXPECT_EQ(block.value_stride, 8);
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/key_order.h"
 #include "support/random.h"
 
 namespace qkv::kernels {
@@ -24,11 +25,13 @@ struct Rules {
   std::int64_t right = ForwardProblem::kUnbounded;
   std::int64_t offset = 0;
   std::int64_t filled = 0;
+  std::int64_t sinks = 0;
 
   bool see(std::int64_t row, std::int64_t key) const {
     const std::int64_t position = offset + row;
     if (key < 0 || key >= filled) return false;
     if (causal && key > position) return false;
+    if (key < sinks) return true;
     if (left != ForwardProblem::kUnbounded && key < position - left) return false;
     return !(right != ForwardProblem::kUnbounded && key > position + right);
   }
@@ -43,12 +46,14 @@ struct Rules {
     problem.window_right = right;
     problem.query_offset = {offset};
     problem.kv_lens = {filled};
+    problem.num_sink_keys = sinks;
     return problem;
   }
 
   std::string describe() const {
     return "causal " + std::to_string(causal) + " left " + std::to_string(left) + " right " + std::to_string(right) +
-           " offset " + std::to_string(offset) + " filled " + std::to_string(filled);
+           " offset " + std::to_string(offset) + " filled " + std::to_string(filled) + " sinks " +
+           std::to_string(sinks);
   }
 };
 
@@ -62,7 +67,7 @@ std::vector<Rules> grid(std::int64_t keys) {
         for (const std::int64_t offset : {-kMost, std::int64_t{-70}, std::int64_t{-1}, std::int64_t{0}, std::int64_t{5},
                                           std::int64_t{64}, std::int64_t{130}, kMost}) {
           for (const std::int64_t filled : {std::int64_t{0}, std::int64_t{1}, std::int64_t{64}, keys}) {
-            all.push_back({causal, left, right, offset, filled});
+            for (const std::int64_t sinks : {0, 3, 64}) all.push_back({causal, left, right, offset, filled, sinks});
           }
         }
       }
@@ -80,7 +85,7 @@ TEST(Visibility, RowKeysAreTheKeysThatTheRulesShow) {
       const RowKeys keys = row_keys(problem, 0, 0, row);
       ASSERT_EQ(keys.position, rules.offset + row) << rules.describe();
       for (std::int64_t key = 0; key < kKeys; ++key) {
-        const bool in = key >= keys.range.begin && key < keys.range.end;
+        const bool in = (key >= keys.range.begin && key < keys.range.end) || key < keys.sinks;
         ASSERT_EQ(in, rules.see(row, key)) << rules.describe() << " row " << row << " key " << key;
       }
       ASSERT_GE(keys.range.begin, 0) << rules.describe();
@@ -97,18 +102,48 @@ TEST(Visibility, RangeOfRowsIsTheUnionOfTheirs) {
     for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, kRows}, {3, 9}, {69, 70}, {5, 5}}) {
       KeyRange expected{std::numeric_limits<std::int64_t>::max(), 0};
       for (std::int64_t row = begin; row < end; ++row) {
-        const KeyRange range = row_keys(problem, 0, 0, row).range;
+        const RowKeys keys = row_keys(problem, 0, 0, row);
+        const KeyRange range = keys.range;
         if (range.empty()) continue;
-        expected.begin = std::min(expected.begin, range.begin);
+        expected.begin = std::min(expected.begin, keys.begin());
         expected.end = std::max(expected.end, range.end);
       }
-      const KeyRange range = rows_range(problem, 0, begin, end);
+      const KeyRange range = rows_span(problem, 0, begin, end).range;
       if (expected.end == 0) {
         ASSERT_TRUE(range.empty()) << rules.describe();
         continue;
       }
       ASSERT_EQ(range.begin, expected.begin) << rules.describe() << " rows " << begin << ".." << end;
       ASSERT_EQ(range.end, expected.end) << rules.describe() << " rows " << begin << ".." << end;
+    }
+  }
+}
+
+TEST(Visibility, AHoleOfASpanHoldsNoKeyThatARowSees) {
+  constexpr std::int64_t kKeys = 5000;
+  for (const std::int64_t sinks : {1, 255, 256, 257, 600}) {
+    for (const std::int64_t left : {0, 100, 255, 256, 1000, 4900}) {
+      for (const std::int64_t offset : {-3, 0, 700, 1023, 1024, 1025, 4000, 4990}) {
+        const Rules rules{.causal = true, .left = left, .offset = offset, .filled = kKeys, .sinks = sinks};
+        const ForwardProblem problem = rules.problem(10, kKeys);
+        const KeySpan span = rows_span(problem, 0, 0, 10);
+        ASSERT_EQ(span.hole.begin % kKeyBlock, 0);
+        ASSERT_EQ(span.hole.end % kKeyBlock, 0);
+        std::int64_t index = 0;
+        for (std::int64_t key = span.range.begin; key < span.range.end; ++key) {
+          const bool in_hole = key >= span.hole.begin && key < span.hole.end;
+          bool seen = false;
+          for (std::int64_t row = 0; row < 10; ++row) seen |= rules.see(row, key);
+          ASSERT_FALSE(seen && in_hole) << rules.describe() << " key " << key;
+          if (in_hole) continue;
+          ASSERT_EQ(span.index_of(key), index) << rules.describe() << " key " << key;
+          ASSERT_EQ(span.key_at(index), key) << rules.describe();
+          ++index;
+        }
+        ASSERT_EQ(span.size(), index) << rules.describe();
+        const bool far = offset - left > sinks + 2 * kKeyBlock;
+        ASSERT_EQ(far, far && !span.hole.empty()) << rules.describe();
+      }
     }
   }
 }
@@ -120,8 +155,8 @@ TEST(Visibility, EachBatchHasItsOwnOffsetAndLength) {
   problem.kv_lens = {100, 50};
   EXPECT_EQ(row_keys(problem, 0, 0, 1).range.end, 12);
   EXPECT_EQ(row_keys(problem, 1, 0, 1).range.end, 50);
-  EXPECT_EQ(rows_range(problem, 0, 0, 2).end, 12);
-  EXPECT_EQ(rows_range(problem, 1, 0, 2).end, 50);
+  EXPECT_EQ(rows_span(problem, 0, 0, 2).range.end, 12);
+  EXPECT_EQ(rows_span(problem, 1, 0, 2).range.end, 50);
 }
 
 TEST(Visibility, WordsOfARangeWithoutMask) {

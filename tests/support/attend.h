@@ -19,7 +19,7 @@ inline Results attend(Attention attention, const ConstTensorView& q, const Const
   Results results(q, k, v, wanted);
   attention(q, k, v, results.out, options, results.outputs());
   EXPECT_TRUE(results.intact()) << "something outside of an output was written";
-  if (attention == &qkv::attention) {
+  if (attention == Attention{&qkv::attention}) {
     const Guarded alone(results.out.view().shape(), results.out.view().dtype(), wanted.layout);
     attention(q, k, v, alone, options, {});
     EXPECT_TRUE(same_bits(alone, results.out)) << "out alone";

@@ -51,6 +51,8 @@ inline double read(const ConstTensorView& view, const Extents& index) {
       return static_cast<double>(view.as<std::int64_t>()[at]);
     case Dtype::kInt32:
       return view.as<std::int32_t>()[at];
+    case Dtype::kInt8:
+      return view.as<std::int8_t>()[at];
     case Dtype::kBool:
       return view.as<bool>()[at] ? 1 : 0;
     default:
@@ -78,6 +80,9 @@ inline void write(const TensorView& view, const Extents& index, double value) {
       return;
     case Dtype::kInt32:
       view.as<std::int32_t>()[at] = static_cast<std::int32_t>(value);
+      return;
+    case Dtype::kInt8:
+      view.as<std::int8_t>()[at] = static_cast<std::int8_t>(value);
       return;
     case Dtype::kBool:
       view.as<bool>()[at] = value != 0;

@@ -1,0 +1,104 @@
+#include "attention/kv_pair.h"
+
+#include <algorithm>
+
+#include "attention/arguments.h"
+#include "base/raise.h"
+#include "kernels/forward_problem.h"
+
+namespace qkv::attention_detail {
+namespace {
+
+void check_dtype(std::string_view function, std::string_view name, Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat32:
+    case Dtype::kFloat64:
+    case Dtype::kFloat16:
+    case Dtype::kBFloat16:
+    case Dtype::kInt8:
+      return;
+    default:
+      raise<DtypeError>("{}: {}: expected float32, float64, float16, bfloat16 or int8, got {}", function, name, dtype);
+  }
+}
+
+/// k or v with four axes of the cache's sizes; the batch may be missing where it is 1.
+ConstTensorView read_rows(std::string_view name, const ConstTensorView& given, std::int64_t columns,
+                          const KVShape& shape, std::int64_t batch, Arguments& arguments) {
+  const bool is_k = name == "k";
+  const std::string_view axes = is_k ? "[batch, num_kv_heads, n, head_dim]" : "[batch, num_kv_heads, n, value_dim]";
+  const ConstTensorView view = arguments.read(name, given, {axes, 3, 4});
+  arguments.expect_real(name, given);
+  arguments.expect_shape(name, given, view, {batch, shape.num_kv_heads, view.extent(2), columns}, axes);
+  return view;
+}
+
+}  // namespace
+
+void KVShape::check(std::string_view function) const {
+  const auto expect = [&](bool right, std::string_view name, std::int64_t least, std::int64_t got) {
+    if (!right) raise<ValueError>("{}: {}: expected {} or more, got {}", function, name, least, got);
+  };
+  expect(entries >= 0, "batch", 0, entries);
+  expect(num_kv_heads >= 1, "num_kv_heads", 1, num_kv_heads);
+  expect(head_dim >= 1, "head_dim", 1, head_dim);
+  expect(value_dim >= 0, "value_dim", 0, value_dim);
+  expect(slots >= 0, "capacity", 0, slots);
+  check_dtype(function, "k_dtype", k_dtype);
+  check_dtype(function, "v_dtype", v_dtype);
+}
+
+KVPair::KVPair(const KVShape& shape)
+    : k({shape.entries, shape.num_kv_heads, shape.slots, shape.head_dim}, shape.k_dtype),
+      v({shape.entries, shape.num_kv_heads, shape.slots, shape.value_dim}, shape.v_dtype) {}
+
+KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k, const ConstTensorView& given_v,
+                       std::span<const std::int64_t> given_counts, const KVShape& shape, std::int64_t batch)
+    : counts(given_counts.begin(), given_counts.end()) {
+  Arguments arguments(function);
+  k = read_rows("k", given_k, shape.head_dim, shape, batch, arguments);
+  v = read_rows("v", given_v, shape.value_dim, shape, batch, arguments);
+  const std::int64_t tokens = k.extent(2);
+  if (v.extent(2) != tokens) {
+    arguments.refuse<ShapeError>("v", "expected {} tokens as in k {}, got {} in {}", tokens, given_k.shape(),
+                                 v.extent(2), given_v.shape());
+  }
+  if (tokens > kernels::ForwardProblem::kMostPosition) {
+    arguments.refuse<ShapeError>("k", "more than 2^60 tokens in {}", given_k.shape());
+  }
+  if (given_counts.empty()) {
+    counts.assign(static_cast<std::size_t>(batch), tokens);
+  } else if (static_cast<std::int64_t>(counts.size()) != batch) {
+    arguments.refuse<ShapeError>("counts", "expected [batch] = [{}], got [{}]", batch, counts.size());
+  }
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    if (counts[b] >= 0 && counts[b] <= tokens) continue;
+    arguments.refuse<ValueError>("counts", "expected 0 to {} tokens as in k {}, got {} for sequence {}", tokens,
+                                 given_k.shape(), counts[b], b);
+  }
+}
+
+void KVAddition::write(std::int64_t sequence, std::int64_t first, const KVSlots& to, KVPair& pair) const {
+  const auto of_sequence = [sequence](const ConstTensorView& view) {
+    const Extents shape{view.extent(1), view.extent(2), view.extent(3)};
+    const auto bytes = sequence * view.stride(0) * static_cast<std::int64_t>(size_of(view.dtype()));
+    return ConstTensorView(static_cast<const char*>(view.data()) + bytes, view.dtype(), shape,
+                           {view.stride(1), view.stride(2), view.stride(3)});
+  };
+  pair.k.write(to, of_sequence(k), first);
+  pair.v.write(to, of_sequence(v), first);
+}
+
+void check_lengths(std::string_view function, std::span<const std::int64_t> lengths,
+                   std::span<const std::int64_t> present) {
+  if (lengths.size() != present.size()) {
+    raise<ShapeError>("{}: lengths: expected [batch] = [{}], got [{}]", function, present.size(), lengths.size());
+  }
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] >= 0 && lengths[b] <= present[b]) continue;
+    raise<ValueError>("{}: lengths: expected 0 to {}, the keys of sequence {}, got {}", function, present[b], b,
+                      lengths[b]);
+  }
+}
+
+}  // namespace qkv::attention_detail

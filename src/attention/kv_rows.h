@@ -1,0 +1,49 @@
+#ifndef QKV_SRC_ATTENTION_KV_ROWS_H_
+#define QKV_SRC_ATTENTION_KV_ROWS_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "qkv/tensor.h"
+
+namespace qkv::attention_detail {
+
+/// Consecutive slots of an entry: a sequence or a page.
+struct KVSlots {
+  std::int64_t entry = 0;
+  std::int64_t slot = 0;
+  std::int64_t count = 0;
+};
+
+/// The keys, or the values, of a cache: [entry, kv_head, slot, column] of one dtype, int8 with a scale a slot.
+class KVRows {
+ public:
+  KVRows() = default;
+  KVRows(const Extents& shape, Dtype dtype);
+  /// Takes over what was read from a file; `scales` is empty unless the numbers are int8.
+  KVRows(Tensor numbers, Tensor scales) : numbers_(std::move(numbers)), scales_(std::move(scales)) {}
+
+  /// Rounds rows [first, first + slots.count) of a sequence, [num_kv_heads, n, columns] of any real dtype, into slots.
+  void write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first);
+  /// Copies slots from the other, which has the same heads, columns and dtype; `to` has as many.
+  void copy(const KVSlots& to, const KVRows& other, const KVSlots& from);
+  ConstTensorView numbers() const { return numbers_.view(); }
+  std::optional<ConstTensorView> scales() const;
+  std::int64_t nbytes() const noexcept;
+
+ private:
+  std::int64_t row(std::int64_t entry, std::int64_t head, std::int64_t slot) const;
+  std::int64_t row_bytes() const;
+
+  Tensor numbers_;
+  Tensor scales_;  ///< of int8 alone
+};
+
+/// Whole numbers of -127 .. 127 for some numbers. @return their scale: the largest |x| / 127, or NaN where a number is not
+/// a finite float32
+float quantize(const double* from, std::int64_t count, std::int8_t* to);
+
+}  // namespace qkv::attention_detail
+
+#endif  // QKV_SRC_ATTENTION_KV_ROWS_H_

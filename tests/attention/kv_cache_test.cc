@@ -1,0 +1,410 @@
+// The caches: what is appended, in whatever pieces, is what attention reads; nothing is lost or overwritten in silence.
+#include "qkv/kv_cache.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "qkv/error.h"
+#include "support/on_target.h"
+#include "support/random_call.h"
+
+namespace qkv::support {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr Dtype kStorage[] = {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBFloat16, Dtype::kInt8};
+
+template <class Error, class Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+/// Attention of a few rows over everything that a view holds.
+Tensor attend_to(const Tensor& q, const KVView& kv, const AttentionOptions& options = {}) {
+  Tensor out({q.shape()[0], q.shape()[1], q.shape()[2], kv.v.extent(3)}, q.dtype());
+  attention(q, kv, out, options);
+  return out;
+}
+
+/// Tokens of all sequences, [batch, heads, n, columns].
+struct Tokens {
+  Tensor k, v;
+  Tokens(Random& random, const Extents& shape, Dtype dtype = Dtype::kFloat32)
+      : k(random.normal_tensor(shape, dtype)), v(random.normal_tensor(shape, dtype)) {}
+
+  ConstTensorView keys(std::int64_t begin, std::int64_t end) const { return k.view().slice(2, begin, end); }
+  ConstTensorView values(std::int64_t begin, std::int64_t end) const { return v.view().slice(2, begin, end); }
+};
+
+template <class Cache>
+void append(Cache& cache, const Tokens& tokens, std::int64_t begin, std::int64_t end) {
+  cache.append(tokens.keys(begin, end), tokens.values(begin, end));
+}
+
+KVCacheOptions small_options(Dtype dtype = Dtype::kFloat32) {
+  return {.batch = 2, .num_kv_heads = 2, .head_dim = 24, .capacity = 80, .k_dtype = dtype, .v_dtype = dtype};
+}
+PagedKVCacheOptions small_pages(Dtype dtype = Dtype::kFloat32, std::int64_t page_size = 16) {
+  return {.batch = 2,
+          .num_kv_heads = 2,
+          .head_dim = 24,
+          .num_pages = 20,
+          .page_size = page_size,
+          .k_dtype = dtype,
+          .v_dtype = dtype};
+}
+
+/// A number as the dtype keeps it.
+double kept_as(double x, Dtype dtype) {
+  Tensor number({}, dtype);
+  write(number, {}, x);
+  return read(number, {});
+}
+
+class CacheOfDtype : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(CacheOfDtype, PiecesGiveTheBitsOfOneAppend) {
+  Random random(1);
+  const Tokens tokens(random, {2, 2, 75, 24});
+  const Tensor q = random.normal_tensor({2, 4, 3, 24}, Dtype::kFloat32);
+  const auto in_pieces = [&](auto cache) {
+    for (const auto& [begin, end] : {std::pair{0, 1}, {1, 8}, {8, 72}, {72, 75}}) append(cache, tokens, begin, end);
+    return attend_to(q, cache.view(), {.causal = true});
+  };
+  KVCache whole(small_options(GetParam()));
+  append(whole, tokens, 0, 75);
+  const Tensor expected = attend_to(q, whole.view(), {.causal = true});
+  EXPECT_TRUE(same_bits(in_pieces(KVCache(small_options(GetParam()))), expected));
+  EXPECT_TRUE(same_bits(in_pieces(PagedKVCache(small_pages(GetParam()))), expected));
+  PagedKVCacheOptions odd = small_pages(GetParam(), 7);
+  odd.num_pages = 22;
+  EXPECT_TRUE(same_bits(in_pieces(PagedKVCache(odd)), expected));
+}
+
+TEST_P(CacheOfDtype, ChunkedPrefillIsOnePass) {
+  Random random(2);
+  const Tokens tokens(random, {2, 2, 75, 24});
+  const Tensor q = random.normal_tensor({2, 4, 75, 24}, Dtype::kFloat32);
+  KVCache whole(small_options(GetParam()));
+  append(whole, tokens, 0, 75);
+  const Tensor expected = attend_to(q, whole.view(), {.causal = true});
+  KVCache cache(small_options(GetParam()));
+  for (const auto& [begin, end] : {std::pair{0, 30}, {30, 31}, {31, 75}}) {
+    append(cache, tokens, begin, end);
+    Tensor rows({2, 4, end - begin, 24}, Dtype::kFloat32);
+    copy(q.view().slice(2, begin, end), rows);
+    EXPECT_TRUE(same_bits(attend_to(rows, cache.view(), {.causal = true}), expected.view().slice(2, begin, end)));
+  }
+}
+
+TEST_P(CacheOfDtype, KeepsNumbersRoundedOnce) {
+  Random random(3);
+  const Tokens tokens(random, {2, 2, 9, 24});
+  KVCache cache(small_options(GetParam()));
+  append(cache, tokens, 0, 9);
+  const KVView kv = cache.view();
+  for_each_index({2, 2, 9}, [&](const Extents& at) {
+    double largest = 0;
+    for (std::int64_t c = 0; c < 24; ++c)
+      largest = std::max(largest, std::abs(read(tokens.k, {at[0], at[1], at[2], c})));
+    for (std::int64_t c = 0; c < 24; ++c) {
+      const double x = read(tokens.k, {at[0], at[1], at[2], c});
+      const double kept = read(kv.k, {at[0], at[1], at[2], c});
+      if (GetParam() != Dtype::kInt8) {
+        ASSERT_EQ(kept, kept_as(x, GetParam())) << to_string(at);
+        continue;
+      }
+      const double scale = read(*kv.k_scales, at);
+      ASSERT_EQ(scale, static_cast<double>(static_cast<float>(largest / 127))) << to_string(at);
+      ASSERT_LE(std::abs(x - static_cast<float>(kept * scale)), 0.50002 * scale) << to_string(at);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, CacheOfDtype, ::testing::ValuesIn(kStorage),
+                         [](const auto& dtype) { return std::string(name_of(dtype.param)); });
+
+TEST(KVCache, KeysAndValuesHaveTheirOwnDtypes) {
+  Random random(4);
+  const Tokens tokens(random, {1, 1, 20, 16});
+  for (const Dtype k_dtype : kStorage) {
+    for (const Dtype v_dtype : kStorage) {
+      KVCache cache({.head_dim = 16, .capacity = 20, .k_dtype = k_dtype, .v_dtype = v_dtype});
+      append(cache, tokens, 0, 20);
+      const KVView kv = cache.view();
+      EXPECT_EQ(kv.k.dtype(), k_dtype);
+      EXPECT_EQ(kv.v.dtype(), v_dtype);
+      EXPECT_EQ(kv.k_scales.has_value(), k_dtype == Dtype::kInt8);
+      EXPECT_EQ(kv.v_scales.has_value(), v_dtype == Dtype::kInt8);
+      EXPECT_EQ(cache.nbytes(), 20 * 16 * static_cast<std::int64_t>(size_of(k_dtype) + size_of(v_dtype)) +
+                                    20 * 4 * ((k_dtype == Dtype::kInt8 ? 1 : 0) + (v_dtype == Dtype::kInt8 ? 1 : 0)));
+    }
+  }
+}
+
+TEST(KVCache, BytesAreTheFormulaForMhaGqaAndMqa) {
+  for (const std::int64_t kv_heads : {32, 8, 1}) {
+    const KVCacheOptions options{.batch = 2,
+                                 .num_kv_heads = kv_heads,
+                                 .head_dim = 128,
+                                 .capacity = 64,
+                                 .value_dim = 96,
+                                 .k_dtype = Dtype::kBFloat16,
+                                 .v_dtype = Dtype::kInt8};
+    EXPECT_EQ(KVCache(options).nbytes(), 2 * kv_heads * 64 * (128 * 2 + 96 * 1 + 4));
+  }
+  EXPECT_EQ(PagedKVCache({.num_kv_heads = 8, .head_dim = 128, .num_pages = 10, .page_size = 16}).nbytes(),
+            10 * 8 * 16 * 2 * 128 * 4);
+}
+
+TEST(KVCache, AScaleHasNoFloorAndZerosStayZeros) {
+  KVCache cache({.head_dim = 4, .capacity = 4, .k_dtype = Dtype::kInt8, .v_dtype = Dtype::kInt8});
+  const Tensor k = tensor_of({1, 1, 2, 4}, Dtype::kFloat32, {0.3, -0.1, 0.2, 0, 0, 0, 0, 0});
+  cache.append(k, k);
+  const KVView kv = cache.view();
+  EXPECT_EQ(read(*kv.k_scales, {0, 0, 0}), static_cast<double>(0.3f / 127));
+  EXPECT_EQ(read(*kv.k_scales, {0, 0, 1}), 0);
+  EXPECT_EQ(read(kv.k, {0, 0, 0, 0}), 127);
+  const Tensor q = tensor_of({1, 1, 1, 4}, Dtype::kFloat32, {0});
+  EXPECT_NEAR(read(attend_to(q, kv), {0, 0, 0, 0}), 0.15, 1e-6);
+}
+
+TEST(KVCache, EightBitsHoldTheSmallestAndTheLargestNumbers) {
+  const double most = static_cast<double>(std::numeric_limits<float>::max());
+  for (const double largest : {most, most * 0.9, 1e38, 1.0, 1e-30, 1e-38, 1e-40, 2e-43, 1.4e-45}) {
+    KVCache cache({.head_dim = 3, .capacity = 1, .k_dtype = Dtype::kInt8, .v_dtype = Dtype::kInt8});
+    const Tensor row = tensor_of({1, 1, 1, 3}, Dtype::kFloat32, {largest, -largest / 3, largest / 7});
+    cache.append(row, row);
+    const double scale = read(*cache.view().k_scales, {0, 0, 0});
+    ASSERT_TRUE(std::isfinite(static_cast<float>(127 * scale))) << largest;
+    for (std::int64_t c = 0; c < 3; ++c) {
+      const double kept = static_cast<float>(read(cache.view().k, {0, 0, 0, c}) * scale);
+      EXPECT_LE(std::abs(kept - read(row, {0, 0, 0, c})), 0.50002 * scale) << largest << " column " << c;
+    }
+  }
+}
+
+TEST(KVCache, ATokenThatIsNotFiniteIsNaNInEightBits) {
+  for (const double bad : {kNaN, kInf, -kInf}) {
+    KVCache cache({.num_kv_heads = 2, .head_dim = 2, .capacity = 4, .k_dtype = Dtype::kInt8, .v_dtype = Dtype::kInt8});
+    Tensor k = tensor_of({1, 2, 2, 2}, Dtype::kFloat32, {1});
+    write(k, {0, 1, 1, 0}, bad);
+    cache.append(k, tensor_of({1, 2, 2, 2}, Dtype::kFloat32, {1}));
+    const Tensor q = tensor_of({1, 2, 2, 2}, Dtype::kFloat32, {1});
+    const Tensor out = attend_to(q, cache.view(), {.causal = true});
+    EXPECT_EQ(read(out, {0, 0, 1, 0}), 1) << "another head";
+    EXPECT_EQ(read(out, {0, 1, 0, 0}), 1) << "a row that does not see it";
+    EXPECT_TRUE(std::isnan(read(out, {0, 1, 1, 0})));
+  }
+}
+
+TEST(KVCache, EightBitsAreOffByNoMoreThanTheBound) {
+  // With delta the largest error of a logit, weights change by factors within exp(+-2 delta), and what meets them by half
+  // a step: |error| <= (exp(2 delta) - 1) * (sum of weights * |v|) + half the largest step of v.
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Tokens tokens(random, {1, 1, 50, 32});
+    const Tensor q = random.normal_tensor({1, 1, 4, 32}, Dtype::kFloat32);
+    KVCache cache({.head_dim = 32, .capacity = 50, .k_dtype = Dtype::kInt8, .v_dtype = Dtype::kInt8});
+    append(cache, tokens, 0, 50);
+    Tensor exact({1, 1, 4, 32}, Dtype::kFloat32);
+    reference::attention(q, tokens.k, tokens.v, exact);
+    Tensor sizes(tokens.v.shape(), Dtype::kFloat32);
+    double v_step = 0;
+    double k_step = 0;
+    for_each_index(sizes.shape(), [&](const Extents& at) { write(sizes, at, std::abs(read(tokens.v, at))); });
+    for (std::int64_t j = 0; j < 50; ++j) {
+      v_step = std::max(v_step, read(*cache.view().v_scales, {0, 0, j}));
+      k_step = std::max(k_step, read(*cache.view().k_scales, {0, 0, j}));
+    }
+    Tensor weighted({1, 1, 4, 32}, Dtype::kFloat32);
+    reference::attention(q, tokens.k, sizes, weighted);
+    const Tensor out = attend_to(q, cache.view());
+    for_each_index(out.shape(), [&](const Extents& at) {
+      double q_size = 0;
+      for (std::int64_t c = 0; c < 32; ++c) q_size += std::abs(read(q, {0, 0, at[2], c}));
+      const double delta = q_size * 0.50002 * k_step / std::sqrt(32.0);
+      const double allowed = std::expm1(2 * delta) * read(weighted, at) + 0.50002 * v_step + 1e-5;
+      ASSERT_LE(std::abs(read(out, at) - read(exact, at)), allowed) << to_string(at);
+    });
+  }
+}
+
+TEST(KVCache, SequencesOfABatchGrowAtTheirOwnPace) {
+  Random random(5);
+  const Tokens tokens(random, {3, 1, 10, 8});
+  const Tensor q = random.normal_tensor({3, 1, 1, 8}, Dtype::kFloat32);
+  const std::vector<std::int64_t> counts{10, 0, 4};
+  const auto check = [&](auto cache) {
+    cache.append(tokens.k, tokens.v, counts);
+    EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(10, 0, 4));
+    const Tensor out = attend_to(q, cache.view());
+    for (std::int64_t b = 0; b < 3; ++b) {
+      Tensor alone({1, 1, 1, 8}, Dtype::kFloat32);
+      attention(q.view().slice(0, b, b + 1), tokens.keys(0, counts[static_cast<std::size_t>(b)]).slice(0, b, b + 1),
+                tokens.values(0, counts[static_cast<std::size_t>(b)]).slice(0, b, b + 1), alone);
+      EXPECT_TRUE(same_bits(out.view().slice(0, b, b + 1), alone)) << b;
+    }
+  };
+  check(KVCache({.batch = 3, .head_dim = 8, .capacity = 12}));
+  check(PagedKVCache({.batch = 3, .head_dim = 8, .num_pages = 5, .page_size = 4}));
+}
+
+TEST(KVCache, AFullCacheSaysHowFullAndKeepsWhatItHas) {
+  Random random(6);
+  const Tokens tokens(random, {2, 2, 81, 24});
+  const Tensor q = random.normal_tensor({2, 2, 1, 24}, Dtype::kFloat32);
+  KVCache cache(small_options());
+  append(cache, tokens, 0, 78);
+  const Tensor before = attend_to(q, cache.view());
+  EXPECT_EQ(
+      error_of<ValueError>([&] { append(cache, tokens, 78, 81); }),
+      "qkv::KVCache::append: k: the cache is full: sequence 0 holds 78 of 80 keys and has room for 2 more, got 3; "
+      "nothing was appended");
+  EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(78, 78));
+  EXPECT_TRUE(same_bits(attend_to(q, cache.view()), before));
+  append(cache, tokens, 78, 80);
+
+  PagedKVCache pages(small_pages(Dtype::kFloat32, 8));
+  append(pages, tokens, 0, 78);
+  EXPECT_EQ(
+      error_of<ValueError>([&] { append(pages, tokens, 78, 81); }),
+      "qkv::PagedKVCache::append: k: the cache is full: 0 pages of 8 keys are free of 20, 2 are needed; nothing was "
+      "appended");
+  EXPECT_THAT(pages.lengths(), ::testing::ElementsAre(78, 78));
+  append(pages, tokens, 78, 80);
+}
+
+TEST(KVCache, TruncatedKeysAreForgotten) {
+  Random random(7);
+  const Tokens first(random, {2, 2, 60, 24});
+  const Tokens second(random, {2, 2, 10, 24});
+  const Tensor q = random.normal_tensor({2, 2, 2, 24}, Dtype::kFloat32);
+  const auto check = [&](auto cache, auto fresh) {
+    append(cache, first, 0, 60);
+    cache.truncate(std::vector<std::int64_t>{20, 33});
+    append(cache, second, 0, 10);
+    fresh.append(first.k, first.v, std::vector<std::int64_t>{20, 33});
+    append(fresh, second, 0, 10);
+    EXPECT_TRUE(same_bits(attend_to(q, cache.view()), attend_to(q, fresh.view())));
+  };
+  check(KVCache(small_options(Dtype::kInt8)), KVCache(small_options(Dtype::kInt8)));
+  check(PagedKVCache(small_pages()), PagedKVCache(small_pages()));
+}
+
+TEST(KVCache, GrowingLeavesWhatIsThere) {
+  Random random(8);
+  const Tokens one(random, {1, 2, 30, 24});
+  const Tokens two(random, {2, 2, 15, 24});
+  const Tensor q = random.normal_tensor({2, 2, 1, 24}, Dtype::kFloat32);
+  const auto check = [&](auto cache, auto alone) {
+    append(cache, one, 0, 30);
+    cache.grow(2);
+    append(cache, two, 0, 15);
+    EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(45, 15));
+    append(alone, one, 0, 30);
+    alone.append(two.k.view().slice(0, 0, 1), two.v.view().slice(0, 0, 1));
+    const Tensor out = attend_to(q, cache.view());
+    Tensor first({1, 2, 1, 24}, Dtype::kFloat32);
+    attention(q.view().slice(0, 0, 1), alone.view(), first);
+    EXPECT_TRUE(same_bits(out.view().slice(0, 0, 1), first));
+  };
+  const KVCacheOptions options{
+      .num_kv_heads = 2, .head_dim = 24, .capacity = 50, .k_dtype = Dtype::kInt8, .v_dtype = Dtype::kInt8};
+  check(KVCache(options), KVCache(options));
+  const PagedKVCacheOptions pages{.num_kv_heads = 2,
+                                  .head_dim = 24,
+                                  .num_pages = 8,
+                                  .page_size = 16,
+                                  .k_dtype = Dtype::kInt8,
+                                  .v_dtype = Dtype::kInt8};
+  check(PagedKVCache(pages), PagedKVCache(pages));
+  KVCache cache(options);
+  cache.grow(3);
+  EXPECT_THAT(error_of<ValueError>([&] { cache.grow(2); }), HasSubstr("grow: batch: expected 3 or more"));
+}
+
+TEST(KVCache, MemoryThatIsNotThereLeavesTheCacheAsItWas) {
+  Random random(9);
+  KVCache cache(small_options());
+  const Tokens tokens(random, {2, 2, 10, 24});
+  append(cache, tokens, 0, 10);
+  const Tensor q = random.normal_tensor({2, 2, 1, 24}, Dtype::kFloat32);
+  const Tensor before = attend_to(q, cache.view());
+  EXPECT_THROW(cache.grow(std::int64_t{1} << 45), std::bad_alloc);
+  EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(10, 10));
+  EXPECT_TRUE(same_bits(attend_to(q, cache.view()), before));
+  EXPECT_THROW(KVCache({.head_dim = 128, .capacity = std::int64_t{1} << 45}), std::bad_alloc);
+  EXPECT_THROW(KVCache({.head_dim = 128, .capacity = std::int64_t{1} << 62}), ShapeError);
+}
+
+TEST(PagedKVCache, APrefixIsSharedUntilSomebodyWrites) {
+  Random random(10);
+  const Tokens prefix(random, {1, 2, 21, 24});
+  const Tokens rest(random, {3, 2, 13, 24});
+  const Tensor q = random.normal_tensor({3, 2, 1, 24}, Dtype::kFloat32);
+  PagedKVCacheOptions options = small_pages(Dtype::kInt8, 8);
+  options.batch = 1;
+  PagedKVCache cache(options);
+  append(cache, prefix, 0, 21);
+  cache.grow(3);
+  cache.share(0, 1, 21);
+  cache.share(0, 2, 10);
+  EXPECT_EQ(cache.num_free_pages(), 20 - 3);
+  append(cache, rest, 0, 13);
+  // 34, 34 and 23 keys in pages of 8, of which 2 and 1 whole pages are shared.
+  EXPECT_EQ(cache.num_free_pages(), 20 - (5 + 3 + 2));
+  const Tensor out = attend_to(q, cache.view());
+  for (std::int64_t b = 0; b < 3; ++b) {
+    PagedKVCache alone(options);
+    append(alone, prefix, 0, b == 2 ? 10 : 21);
+    alone.append(rest.k.view().slice(0, b, b + 1), rest.v.view().slice(0, b, b + 1));
+    Tensor expected({1, 2, 1, 24}, Dtype::kFloat32);
+    attention(q.view().slice(0, b, b + 1), alone.view(), expected);
+    EXPECT_TRUE(same_bits(out.view().slice(0, b, b + 1), expected)) << b;
+  }
+  cache.truncate(std::vector<std::int64_t>{0, 0, 0});
+  EXPECT_EQ(cache.num_free_pages(), 20);
+}
+
+TEST(PagedKVCache, TheLastUserOfAPageWritesInPlace) {
+  Random random(11);
+  const Tokens prefix(random, {1, 1, 6, 8});
+  const Tokens next(random, {2, 1, 2, 8});
+  PagedKVCache cache({.head_dim = 8, .num_pages = 2, .page_size = 8});
+  append(cache, prefix, 0, 6);
+  cache.grow(2);
+  cache.share(0, 1, 6);
+  append(cache, next, 0, 2);  // one copy, not two: there is no third page
+  EXPECT_EQ(cache.num_free_pages(), 0);
+  EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(8, 8));
+}
+
+TEST(PagedKVCache, SharingNamesWhatIsWrong) {
+  Random random(12);
+  PagedKVCache cache(small_pages());
+  append(cache, Tokens(random, {2, 2, 5, 24}), 0, 5);
+  EXPECT_THAT(error_of<ValueError>([&] { cache.share(0, 2, 1); }), HasSubstr("to: expected a sequence in 0..1, got 2"));
+  EXPECT_THAT(error_of<ValueError>([&] { cache.share(-1, 1, 1); }), HasSubstr("from: expected a sequence"));
+  EXPECT_THAT(error_of<ValueError>([&] { cache.share(0, 1, 1); }),
+              HasSubstr("expected an empty sequence, got 1 with 5"));
+  cache.truncate(std::vector<std::int64_t>{5, 0});
+  EXPECT_THAT(error_of<ValueError>([&] { cache.share(0, 1, 6); }), HasSubstr("length: expected 0 to 5"));
+}
+
+}  // namespace
+}  // namespace qkv::support
