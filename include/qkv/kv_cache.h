@@ -53,10 +53,10 @@ class QKV_API KVCache {
   ~KVCache();
 
   /// Adds keys and values to the end of every sequence: k [batch, num_kv_heads, n, head_dim], v [batch, num_kv_heads, n,
-  /// value_dim], any real dtype and strides. `counts`, one a sequence, says how many of the n are real; the default is
+  /// value_dim], any real dtype and strides. `lengths`, one a sequence, says how many of the n are real; the default is
   /// all. Either everything is added or nothing.
   /// @throws ShapeError, DtypeError; ValueError where a sequence has no room: it says how full it is.
-  void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> counts = {});
+  void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths = {});
 
   /// Drops the last keys of each sequence, down to these lengths. @throws ValueError for a length beyond the present one,
   /// or one whose window a ring has already overwritten.
@@ -111,7 +111,7 @@ class QKV_API PagedKVCache {
   ~PagedKVCache();
 
   /// As KVCache::append. @throws ValueError where pages run out: it says how many are needed, free and there.
-  void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> counts = {});
+  void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths = {});
   /// Drops the last keys of each sequence; 0 makes a sequence empty.
   void truncate(std::span<const std::int64_t> lengths);
   /// Adds empty sequences, up to `batch` in all.

@@ -5,7 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "bindings/attention_arguments.h"
 #include "bindings/attention_call.h"
 #include "bindings/bindings.h"
+#include "bindings/kv_cache.h"
 #include "bindings/text.h"
 #include "qkv/error.h"
 
@@ -25,22 +28,47 @@ namespace {
 using Function = void (*)(ConstTensorView, ConstTensorView, ConstTensorView, TensorView, const AttentionOptions&,
                           const AttentionOutputs&);
 
+using CacheFunction = void (*)(ConstTensorView, const KVView&, TensorView, const AttentionOptions&,
+                               const AttentionOutputs&);
+
 class Call : public AttentionCall {
  public:
   explicit Call(const Arguments& arguments) : AttentionCall(arguments) {
-    read_lengths(q().extent_from_end(4));
-    make_out(of_rank(shape_with(v().extent_from_end(1))));
-    const Shape rows = shape_with(1);
-    make_rows(std::span(rows).first(3).last(static_cast<std::size_t>(q().rank() - 1)), 3);
-    make_logits();
-    make_weights();
+    make_results(k().extent_from_end(2), v().extent_from_end(1));
+  }
+
+  Call(const Arguments& arguments, const BoundCache& cache) : AttentionCall(arguments, Keys::kCache) {
+    std::int64_t kv_len = 0;
+    {
+      const auto lock = locked<std::shared_lock<std::shared_mutex>>(cache);
+      kv_len = cache.kv_len();
+    }
+    make_results(kv_len, cache.value_dim());
   }
 
   nb::object run(Function function) const {
     return AttentionCall::run([&] { function(q().view(), k().view(), v().view(), out_->view(), options_, outputs_); });
   }
 
+  // No code of Python's runs while the cache is locked.
+  nb::object run(CacheFunction function, const BoundCache& cache) const {
+    return AttentionCall::run([&] {
+      const std::shared_lock<std::shared_mutex> lock(cache.users());
+      function(q().view(), cache.view(), out_->view(), options_, outputs_);
+    });
+  }
+
  private:
+  void make_results(std::int64_t kv_len, std::int64_t value_dim) {
+    kv_len_ = kv_len;
+    read_lengths(q().extent_from_end(4));
+    make_out(of_rank(shape_with(value_dim)));
+    const Shape rows = shape_with(1);
+    make_rows(std::span(rows).first(3).last(static_cast<std::size_t>(q().rank() - 1)), 3);
+    make_logits();
+    make_weights();
+  }
+
   using Shape = std::array<std::int64_t, 4>;
 
   // [batch, num_heads, q_len, columns]
@@ -56,7 +84,7 @@ class Call : public AttentionCall {
   void make_logits() {
     if (argument(kReturnLogits).is_none()) return;
     const LogitsStage stage = to_logits_stage(argument(kReturnLogits));
-    make(logits_, of_rank(shape_with(k().extent_from_end(2))), stats_dtype(q().dtype()));
+    make(logits_, of_rank(shape_with(kv_len_)), stats_dtype(q().dtype()));
     outputs_.logits = Logits{with_rank(logits_->view(), 4), stage};
   }
 
@@ -68,7 +96,7 @@ class Call : public AttentionCall {
       chosen.heads = selection("heads", 3);
       chosen.rows = selection("rows", 2);
     }
-    Shape shape = shape_with(k().extent_from_end(2));
+    Shape shape = shape_with(kv_len_);
     if (chosen.heads) shape[1] = static_cast<std::int64_t>(chosen.heads->size());
     if (chosen.rows) shape[2] = static_cast<std::int64_t>(chosen.rows->size());
     make(weights_, of_rank(shape), stats_dtype(q().dtype()));
@@ -92,11 +120,17 @@ class Call : public AttentionCall {
     }
     return to_int64_list(list, format_text("return_weights: Select.{}", member).c_str());
   }
+
+  std::int64_t kv_len_ = 0;
 };
 
-template <Function function>
+template <Function function, CacheFunction cache_function>
 nb::object attend(nb::handle q, nb::handle k, nb::handle v, const nb::dict& options) {
-  return Call(arguments_of("attention", q, k, v, options)).run(function);
+  const Arguments arguments = arguments_of("attention", q, k, v, options);
+  if (v.is_none()) {
+    if (const BoundCache* cache = cache_of(k)) return Call(arguments, *cache).run(cache_function, *cache);
+  }
+  return Call(arguments).run(function);
 }
 
 nb::tuple ints(nb::handle name, nb::handle values) {
@@ -111,9 +145,9 @@ void bind_attention(nb::module_& m) {
   const auto def = [&m](const char* name, auto function, const nb::sig& signature) {
     m.def(name, function, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), signature);
   };
-  def("attention", &attend<qkv::attention>,
+  def("attention", &attend<qkv::attention, qkv::attention>,
       nb::sig("def attention(q: object, k: object, v: object, options: dict[str, typing.Any], /) -> typing.Any"));
-  def("reference_attention", &attend<reference::attention>,
+  def("reference_attention", &attend<reference::attention, reference::attention>,
       nb::sig(
           "def reference_attention(q: object, k: object, v: object, options: dict[str, typing.Any], /) -> typing.Any"));
   // What qkv.Select holds: the checks and texts of the other arguments that are lists of ints.

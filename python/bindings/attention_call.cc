@@ -10,12 +10,12 @@
 
 namespace qkv::python {
 
-AttentionCall::AttentionCall(const Arguments& arguments)
-    : arguments_(arguments),
-      kind_(require_first_array(arguments[kQ], "q")),
-      q_(arguments[kQ], {"q", kFloatDtypes}),
-      k_(of_kind(arguments[kK], "k"), {"k", kFloatDtypes}),
-      v_(of_kind(arguments[kV], "v"), {"v", kFloatDtypes}) {
+AttentionCall::AttentionCall(const Arguments& arguments, Keys keys)
+    : arguments_(arguments), kind_(require_first_array(arguments[kQ], "q")), q_(arguments[kQ], {"q", kFloatDtypes}) {
+  if (keys == Keys::kArrays) {
+    k_.emplace(of_kind(arguments[kK], "k"), Parameter{"k", kFloatDtypes});
+    v_.emplace(of_kind(arguments[kV], "v"), Parameter{"v", kFloatDtypes});
+  }
   check_operands();
   read_numbers();
   read_arrays();
@@ -29,7 +29,7 @@ nb::handle AttentionCall::of_kind(nb::handle object, const char* name) const {
 bool AttentionCall::is_tiny() const {
   constexpr std::int64_t kMostElements = 64;  // of each array: at most 64 rows of 64 keys
   const auto tiny = [](const Array& array) { return array.has_at_most(kMostElements); };
-  return tiny(q_) && tiny(k_) && tiny(v_) && !outputs_.weights;
+  return k_ && tiny(q_) && tiny(*k_) && tiny(*v_) && !outputs_.weights;
 }
 
 // Results are made before the library looks at q, so what they are made from is checked here.
@@ -39,7 +39,10 @@ void AttentionCall::check_operands() const {
     raise_dtype({"q", kFloatDtypes}, std::string(name_of(dtype)),
                 format_text("; convert it with {}", kind_ == Kind::kTorch ? ".float()" : ".astype(numpy.float32)"));
   }
-  for (const auto& [array, name] : {std::pair(&q_, "q"), std::pair(&k_, "k"), std::pair(&v_, "v")}) {
+  const Array* none = nullptr;
+  for (const auto& [array, name] :
+       {std::pair(&q_, "q"), std::pair(k_ ? &*k_ : none, "k"), std::pair(v_ ? &*v_ : none, "v")}) {
+    if (array == nullptr) continue;
     if (array->rank() < 1 || array->rank() > 4) {
       throw ShapeError(format_text("{}: shape {}, expected 1 to 4 axes", name, to_string(array->view().shape())));
     }

@@ -33,13 +33,15 @@ class AttentionCall {
     ConstTensorView view() const { return qkv::view(values.data(), {static_cast<std::int64_t>(values.size())}); }
   };
 
+  enum class Keys : std::uint8_t { kArrays, kCache };  ///< where k and v are
+
   /// Reads q, k, v and every option but kv_lens and query_offset, which may be one int for all batches.
-  explicit AttentionCall(const Arguments& arguments);
+  explicit AttentionCall(const Arguments& arguments, Keys keys = Keys::kArrays);
   ~AttentionCall() = default;
 
   const Array& q() const noexcept { return q_; }
-  const Array& k() const noexcept { return k_; }
-  const Array& v() const noexcept { return v_; }
+  const Array& k() const noexcept { return *k_; }
+  const Array& v() const noexcept { return *v_; }
   nb::handle argument(Argument which) const noexcept { return arguments_[which]; }
 
   /// kv_lens and query_offset, where an int stands for `batch` of them.
@@ -86,7 +88,8 @@ class AttentionCall {
 
   const Arguments& arguments_;
   Kind kind_;
-  Array q_, k_, v_;
+  Array q_;
+  MaybeArray k_, v_;  ///< unless a cache has them
   MaybeArray mask_, bias_, sinks_, alibi_slopes_;
   Indices kv_lens_, query_offset_;
   std::array<MaybeArray, kNumStats> stats_;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,7 @@ std::string in_python_words(std::string text) {
       {"qkv::attention: stats.keys:", "stats_keys:"},
       {"qkv::attention_varlen: stats.keys:", "stats_keys:"},
       {"qkv::attention: weights.heads:", "return_weights: Select.heads:"},
+      {"qkv::attention: kv.", "cache: "},
       {"qkv::attention: weights.rows:", "return_weights: Select.rows:"},
   };
   for (const auto& [library, python] : kNames) {
@@ -65,6 +67,17 @@ void raise_as(const char* class_name, const char* text) {
   }
 }
 
+// What the operating system says, as open() would raise it: FileNotFoundError, PermissionError, ...
+void raise_os_error(const std::filesystem::filesystem_error& error) {
+  try {
+    const nb::object arguments =
+        nb::make_tuple(error.code().value(), error.code().message().c_str(), error.path1().string().c_str());
+    PyErr_SetObject(PyExc_OSError, arguments.ptr());
+  } catch (nb::python_error& raised) {
+    raised.restore();
+  }
+}
+
 void translate(const std::exception_ptr& pointer, void* /*unused*/) {
   try {
     std::rethrow_exception(pointer);
@@ -74,6 +87,8 @@ void translate(const std::exception_ptr& pointer, void* /*unused*/) {
     raise_as("DtypeError", error.what());
   } catch (const ValueError& error) {
     raise_as("ValueError", error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    raise_os_error(error);
   }
 }
 

@@ -76,10 +76,10 @@ KVCache::KVCache(KVCache&&) noexcept = default;
 KVCache& KVCache::operator=(KVCache&&) noexcept = default;
 KVCache::~KVCache() = default;
 
-void KVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> counts) {
+void KVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths) {
   constexpr std::string_view kFunction = "qkv::KVCache::append";
   const KVCacheOptions& options = state_->options;
-  const KVAddition added(kFunction, k, v, counts, state_->shape(), options.batch);
+  const KVAddition added(kFunction, k, v, lengths, state_->shape(), options.batch);
   for (std::size_t b = 0; b < added.counts.size() && !options.window; ++b) {
     const std::int64_t free = options.capacity - state_->lengths[b];
     if (added.counts[b] <= free) continue;

@@ -53,8 +53,8 @@ KVPair::KVPair(const KVShape& shape)
       v({shape.entries, shape.num_kv_heads, shape.slots, shape.value_dim}, shape.v_dtype) {}
 
 KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k, const ConstTensorView& given_v,
-                       std::span<const std::int64_t> given_counts, const KVShape& shape, std::int64_t batch)
-    : counts(given_counts.begin(), given_counts.end()) {
+                       std::span<const std::int64_t> given_lengths, const KVShape& shape, std::int64_t batch)
+    : counts(given_lengths.begin(), given_lengths.end()) {
   Arguments arguments(function);
   k = read_rows("k", given_k, shape.head_dim, shape, batch, arguments);
   v = read_rows("v", given_v, shape.value_dim, shape, batch, arguments);
@@ -66,14 +66,14 @@ KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k
   if (tokens > kernels::ForwardProblem::kMostPosition) {
     arguments.refuse<ShapeError>("k", "more than 2^60 tokens in {}", given_k.shape());
   }
-  if (given_counts.empty()) {
+  if (given_lengths.empty()) {
     counts.assign(static_cast<std::size_t>(batch), tokens);
   } else if (static_cast<std::int64_t>(counts.size()) != batch) {
-    arguments.refuse<ShapeError>("counts", "expected [batch] = [{}], got [{}]", batch, counts.size());
+    arguments.refuse<ShapeError>("lengths", "expected [batch] = [{}], got [{}]", batch, counts.size());
   }
   for (std::size_t b = 0; b < counts.size(); ++b) {
     if (counts[b] >= 0 && counts[b] <= tokens) continue;
-    arguments.refuse<ValueError>("counts", "expected 0 to {} tokens as in k {}, got {} for sequence {}", tokens,
+    arguments.refuse<ValueError>("lengths", "expected 0 to {} tokens as in k {}, got {} for sequence {}", tokens,
                                  given_k.shape(), counts[b], b);
   }
 }

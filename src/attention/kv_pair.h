@@ -48,7 +48,7 @@ struct KVAddition {
   std::vector<std::int64_t> counts;
 
   KVAddition(std::string_view function, const ConstTensorView& given_k, const ConstTensorView& given_v,
-             std::span<const std::int64_t> given_counts, const KVShape& shape, std::int64_t batch);
+             std::span<const std::int64_t> given_lengths, const KVShape& shape, std::int64_t batch);
 
   /// Rounds tokens [first, first + to.count) of a sequence into slots.
   void write(std::int64_t sequence, std::int64_t first, const KVSlots& to, KVPair& pair) const;

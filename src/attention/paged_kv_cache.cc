@@ -116,10 +116,10 @@ PagedKVCache::PagedKVCache(PagedKVCache&&) noexcept = default;
 PagedKVCache& PagedKVCache::operator=(PagedKVCache&&) noexcept = default;
 PagedKVCache::~PagedKVCache() = default;
 
-void PagedKVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> counts) {
+void PagedKVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths) {
   constexpr std::string_view kFunction = "qkv::PagedKVCache::append";
   State& state = *state_;
-  const KVAddition added(kFunction, k, v, counts, state.shape(), state.options.batch);
+  const KVAddition added(kFunction, k, v, lengths, state.shape(), state.options.batch);
   std::map<std::int32_t, std::int32_t> leaving;
   std::int64_t missing = 0;
   std::int64_t widest = 0;

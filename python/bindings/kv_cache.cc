@@ -1,0 +1,222 @@
+#include "bindings/kv_cache.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+#include "bindings/arguments.h"
+#include "bindings/array.h"
+#include "bindings/bindings.h"
+#include "qkv/error.h"
+#include "qkv/kv_cache.h"
+
+namespace qkv::python {
+namespace {
+
+template <class Cache>
+class Bound : public BoundCache {
+ public:
+  explicit Bound(Cache cache) : cache_(std::move(cache)) {}
+
+  std::int64_t kv_len() const override {
+    const auto lengths = cache_.lengths();
+    return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  }
+  std::int64_t value_dim() const override { return *cache_.options().value_dim; }
+  KVView view() const override { return cache_.view(); }
+
+  Cache& cache() noexcept { return cache_; }
+
+ private:
+  Cache cache_;
+};
+
+using Exclusive = std::unique_lock<std::shared_mutex>;
+using Shared = std::shared_lock<std::shared_mutex>;
+
+Dtype dtype_argument(nb::handle name, const char* argument) {
+  const std::string text = to_text(name, argument);
+  const std::optional<Dtype> dtype = dtype_named(text);
+  if (!dtype) {
+    throw DtypeError(format_text("{}: expected float32, float64, float16, bfloat16 or int8, got '{}'", argument, text));
+  }
+  return *dtype;
+}
+
+std::optional<std::int64_t> optional_int(nb::handle object, const char* name) {
+  if (object.is_none()) return std::nullopt;
+  return to_int64(object, name);
+}
+
+void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype, nb::handle window,
+                nb::handle num_sinks) {
+  KVCacheOptions options;
+  options.batch = to_int64(sizes[0], "batch");
+  options.num_kv_heads = to_int64(sizes[1], "num_kv_heads");
+  options.head_dim = to_int64(sizes[2], "head_dim");
+  options.capacity = to_int64(sizes[3], "capacity");
+  options.value_dim = optional_int(sizes[4], "value_dim");
+  options.k_dtype = dtype_argument(k_dtype, "dtype");
+  options.v_dtype = dtype_argument(v_dtype, "dtype");
+  options.window = optional_int(window, "window");
+  options.num_sinks = to_int64(num_sinks, "num_sinks");
+  new (self) Bound<KVCache>(KVCache(options));
+}
+
+void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype) {
+  PagedKVCacheOptions options;
+  options.batch = to_int64(sizes[0], "batch");
+  options.num_kv_heads = to_int64(sizes[1], "num_kv_heads");
+  options.head_dim = to_int64(sizes[2], "head_dim");
+  options.num_pages = to_int64(sizes[3], "num_pages");
+  options.page_size = to_int64(sizes[4], "page_size");
+  options.value_dim = optional_int(sizes[5], "value_dim");
+  options.k_dtype = dtype_argument(k_dtype, "dtype");
+  options.v_dtype = dtype_argument(v_dtype, "dtype");
+  new (self) Bound<PagedKVCache>(PagedKVCache(options));
+}
+
+/// Ints, one a sequence; a single int stands for all of them.
+std::vector<std::int64_t> per_sequence(nb::handle object, std::int64_t batch) {
+  std::vector<std::int64_t> values = to_int64s(object, "lengths");
+  if (array_type_of(object).kind == Kind::kNone && PyIndex_Check(object.ptr()) != 0) {
+    values.resize(static_cast<std::size_t>(batch), values.front());
+  }
+  if (static_cast<std::int64_t>(values.size()) != batch) {
+    throw ShapeError(format_text("lengths: expected [batch] = [{}], got [{}]", batch, values.size()));
+  }
+  return values;
+}
+
+template <class Cache>
+void append(Bound<Cache>& self, nb::handle k, nb::handle v, nb::handle lengths) {
+  const Kind kind = require_first_array(k, "k");
+  require_kind(v, "v", kind, "k");
+  const Array keys(k, {"k", kFloatDtypes});
+  const Array values(v, {"v", kFloatDtypes});
+  std::vector<std::int64_t> counts;
+  if (!lengths.is_none()) counts = per_sequence(lengths, self.cache().options().batch);
+  const auto lock = locked<Exclusive>(self);
+  constexpr std::int64_t kFew = 1 << 14;  // copied in less time than the interpreter lock takes to hand over
+  std::optional<nb::gil_scoped_release> unlocked;
+  if (!keys.has_at_most(kFew) || !values.has_at_most(kFew)) unlocked.emplace();
+  self.cache().append(keys.view(), values.view(), counts);
+}
+
+template <class Cache>
+void truncate(Bound<Cache>& self, nb::handle lengths) {
+  const std::vector<std::int64_t> wanted = per_sequence(lengths, self.cache().options().batch);
+  const auto lock = locked<Exclusive>(self);
+  self.cache().truncate(wanted);
+}
+
+template <class Cache>
+void grow(Bound<Cache>& self, nb::handle batch) {
+  const std::int64_t wanted = to_int64(batch, "batch");
+  const auto lock = locked<Exclusive>(self);
+  const nb::gil_scoped_release unlocked;
+  self.cache().grow(wanted);
+}
+
+void share(Bound<PagedKVCache>& self, nb::handle from, nb::handle to, nb::handle length) {
+  const std::int64_t source = to_int64(from, "source");
+  const std::int64_t target = to_int64(to, "target");
+  const auto lock = locked<Exclusive>(self);
+  const auto lengths = self.cache().lengths();
+  const bool exists = source >= 0 && source < static_cast<std::int64_t>(lengths.size());
+  const std::int64_t all = exists ? lengths[static_cast<std::size_t>(source)] : 0;
+  self.cache().share(source, target, optional_int(length, "length").value_or(all));
+}
+
+template <class Cache>
+nb::tuple lengths_of(Bound<Cache>& self) {
+  const auto lock = locked<Shared>(self);
+  nb::list lengths;
+  for (const std::int64_t length : self.cache().lengths()) lengths.append(length);
+  return nb::tuple(lengths);
+}
+
+template <class Cache>
+void save(Bound<Cache>& self, const std::string& path) {
+  const auto lock = locked<Shared>(self);
+  const nb::gil_scoped_release unlocked;
+  self.cache().save(path);
+}
+
+template <class Cache>
+void load(Bound<Cache>* self, const std::string& path) {
+  std::optional<Cache> loaded;
+  {
+    const nb::gil_scoped_release unlocked;
+    loaded.emplace(Cache::load(path));
+  }
+  new (self) Bound<Cache>(std::move(*loaded));
+}
+
+nb::object optional_value(const std::optional<std::int64_t>& value) {
+  return value ? nb::object(nb::int_(*value)) : nb::none();
+}
+
+/// What both kinds have.
+template <class Cache>
+nb::class_<Bound<Cache>, BoundCache> bind_common(nb::module_& m, const char* name) {
+  nb::class_<Bound<Cache>, BoundCache> type(m, name);
+  type.def("__init__", &load<Cache>, nb::sig("def __init__(self, path: bytes, /) -> None"));
+  type.def("append", &append<Cache>, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+           nb::sig("def append(self, k: object, v: object, lengths: object, /) -> None"));
+  type.def("truncate", &truncate<Cache>, nb::arg().none(), nb::sig("def truncate(self, lengths: object, /) -> None"));
+  type.def("grow", &grow<Cache>, nb::arg().none(), nb::sig("def grow(self, batch: object, /) -> None"));
+  type.def("save", &save<Cache>, nb::sig("def save(self, path: bytes, /) -> None"));
+  type.def_prop_ro("lengths", &lengths_of<Cache>, nb::sig("def lengths(self) -> tuple[int, ...]"));
+  type.def_prop_ro("batch", [](Bound<Cache>& self) { return self.cache().options().batch; });
+  type.def_prop_ro("num_kv_heads", [](Bound<Cache>& self) { return self.cache().options().num_kv_heads; });
+  type.def_prop_ro("head_dim", [](Bound<Cache>& self) { return self.cache().options().head_dim; });
+  type.def_prop_ro("value_dim", [](Bound<Cache>& self) { return self.value_dim(); });
+  type.def_prop_ro("nbytes", [](Bound<Cache>& self) { return self.cache().nbytes(); });
+  type.def_prop_ro(
+      "dtype",
+      [](Bound<Cache>& self) {
+        const auto& options = self.cache().options();
+        return nb::make_tuple(std::string(name_of(options.k_dtype)), std::string(name_of(options.v_dtype)));
+      },
+      nb::sig("def dtype(self) -> tuple[str, str]"));
+  return type;
+}
+
+}  // namespace
+
+const BoundCache* cache_of(nb::handle object) {
+  BoundCache* cache = nullptr;
+  return nb::try_cast<BoundCache*>(object, cache) ? cache : nullptr;
+}
+
+void bind_kv_cache(nb::module_& m) {
+  nb::class_<BoundCache>(m, "Cache");
+  auto cache = bind_common<KVCache>(m, "KVCache");
+  cache.def("__init__", &make_cache, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, window: object, "
+                    "num_sinks: object, /) -> None"));
+  cache.def_prop_ro("capacity", [](Bound<KVCache>& self) { return self.cache().options().capacity; });
+  cache.def_prop_ro("num_sinks", [](Bound<KVCache>& self) { return self.cache().options().num_sinks; });
+  cache.def_prop_ro(
+      "window", [](Bound<KVCache>& self) { return optional_value(self.cache().options().window); },
+      nb::sig("def window(self) -> int | None"));
+  auto paged = bind_common<PagedKVCache>(m, "PagedKVCache");
+  paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(),
+            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, /) -> None"));
+  paged.def("share", &share, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+            nb::sig("def share(self, source: object, target: object, length: object, /) -> None"));
+  paged.def_prop_ro("num_pages", [](Bound<PagedKVCache>& self) { return self.cache().options().num_pages; });
+  paged.def_prop_ro("page_size", [](Bound<PagedKVCache>& self) { return self.cache().options().page_size; });
+  paged.def_prop_ro("num_free_pages", [](Bound<PagedKVCache>& self) {
+    const auto lock = locked<Shared>(self);
+    return self.cache().num_free_pages();
+  });
+}
+
+}  // namespace qkv::python
