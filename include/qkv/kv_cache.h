@@ -23,7 +23,7 @@ struct KVCacheOptions {
   std::optional<std::int64_t> value_dim = {};  ///< columns of v; default head_dim
   /// float32, float64, float16, bfloat16 or int8, k and v each for itself. Numbers are rounded once, as they come in. int8
   /// keeps a float32 scale for each token, head and tensor: scale = largest |x| / 127, without a floor, and x becomes
-  /// round(x / scale), so that no number is off by more than 0.50002 * scale. A token with a number that is no finite
+  /// round(x / scale), so that no number is off by more than 0.5001 * scale. A token with a number that is no finite
   /// float32 is NaN as a whole.
   Dtype k_dtype = Dtype::kFloat32;
   Dtype v_dtype = Dtype::kFloat32;

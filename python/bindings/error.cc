@@ -47,6 +47,10 @@ std::string in_python_words(std::string text) {
       {"qkv::attention_varlen: stats.keys:", "stats_keys:"},
       {"qkv::attention: weights.heads:", "return_weights: Select.heads:"},
       {"qkv::attention: kv.", "cache: "},
+      {"qkv::PagedKVCache::share: from:", "source:"},
+      {"qkv::PagedKVCache::share: to:", "target:"},
+      {"qkv::KVCache: k_dtype:", "dtype:"},
+      {"qkv::KVCache: v_dtype:", "dtype:"},
       {"qkv::attention: weights.rows:", "return_weights: Select.rows:"},
   };
   for (const auto& [library, python] : kNames) {

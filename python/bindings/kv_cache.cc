@@ -1,5 +1,7 @@
 #include "bindings/kv_cache.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -166,12 +168,12 @@ nb::object optional_value(const std::optional<std::int64_t>& value) {
 template <class Cache>
 nb::class_<Bound<Cache>, BoundCache> bind_common(nb::module_& m, const char* name) {
   nb::class_<Bound<Cache>, BoundCache> type(m, name);
-  type.def("__init__", &load<Cache>, nb::sig("def __init__(self, path: bytes, /) -> None"));
+  type.def("__init__", &load<Cache>, nb::sig("def __init__(self, path: str, /) -> None"));
   type.def("append", &append<Cache>, nb::arg().none(), nb::arg().none(), nb::arg().none(),
            nb::sig("def append(self, k: object, v: object, lengths: object, /) -> None"));
   type.def("truncate", &truncate<Cache>, nb::arg().none(), nb::sig("def truncate(self, lengths: object, /) -> None"));
-  type.def("grow", &grow<Cache>, nb::arg().none(), nb::sig("def grow(self, batch: object, /) -> None"));
-  type.def("save", &save<Cache>, nb::sig("def save(self, path: bytes, /) -> None"));
+  type.def("grow", &grow<Cache>, nb::arg().none(), nb::sig("def grow(self, batch: int, /) -> None"));
+  type.def("save", &save<Cache>, nb::sig("def save(self, path: str, /) -> None"));
   type.def_prop_ro("lengths", &lengths_of<Cache>, nb::sig("def lengths(self) -> tuple[int, ...]"));
   type.def_prop_ro("batch", [](Bound<Cache>& self) { return self.cache().options().batch; });
   type.def_prop_ro("num_kv_heads", [](Bound<Cache>& self) { return self.cache().options().num_kv_heads; });
@@ -210,7 +212,7 @@ void bind_kv_cache(nb::module_& m) {
   paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(),
             nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, /) -> None"));
   paged.def("share", &share, nb::arg().none(), nb::arg().none(), nb::arg().none(),
-            nb::sig("def share(self, source: object, target: object, length: object, /) -> None"));
+            nb::sig("def share(self, source: int, target: int, length: int | None, /) -> None"));
   paged.def_prop_ro("num_pages", [](Bound<PagedKVCache>& self) { return self.cache().options().num_pages; });
   paged.def_prop_ro("page_size", [](Bound<PagedKVCache>& self) { return self.cache().options().page_size; });
   paged.def_prop_ro("num_free_pages", [](Bound<PagedKVCache>& self) {

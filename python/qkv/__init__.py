@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkv import _core, masks, reference
 from qkv._attention import attention
+from qkv._cache import KVCache, PagedKVCache
 from qkv._config import available_targets, config, num_threads, set_num_threads, set_target, show_config, target
 from qkv._errors import DtypeError, Error, ShapeError
 from qkv._errors import ValueError as ValueError  # noqa: A004
@@ -31,6 +32,8 @@ __version__: str = _core.version()
 __all__ = [
     "DtypeError",
     "Error",
+    "KVCache",
+    "PagedKVCache",
     "Select",
     "ShapeError",
     "Stats",

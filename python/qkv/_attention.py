@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from qkv import _core
+from qkv._cache import KVCache, PagedKVCache
 from qkv._types import LogitsStage, Select, SupportsDLPack, Window
 
 __all__ = ["attention"]
@@ -19,7 +20,7 @@ def computed_by(run: Callable[[Any, Any, Any, dict[str, Any]], Any]) -> Callable
 
     def decorate(model: _F) -> _F:
         @functools.wraps(model)
-        def function(q: Any, k: Any, v: Any, **options: Any) -> Any:
+        def function(q: Any, k: Any, v: Any = None, **options: Any) -> Any:
             return run(q, k, v, options)
 
         return cast("_F", function)
@@ -30,8 +31,8 @@ def computed_by(run: Callable[[Any, Any, Any, dict[str, Any]], Any]) -> Callable
 @computed_by(_core.attention)
 def attention(
     q: SupportsDLPack,
-    k: SupportsDLPack,
-    v: SupportsDLPack,
+    k: SupportsDLPack | KVCache | PagedKVCache,
+    v: SupportsDLPack | None = None,
     *,
     mask: SupportsDLPack | None = None,
     bias: SupportsDLPack | None = None,
@@ -63,11 +64,12 @@ def attention(
         Queries: float32, float64, float16 or bfloat16 (PyTorch's, or that of ml_dtypes). A NumPy array, a PyTorch
         tensor on the CPU, or an object with ``__dlpack__``; all arrays of a call are of one kind. Fewer axes are legal:
         the missing leading ones are 1.
-    k : array, shape [batch, num_kv_heads, kv_len, head_dim]
+    k : array, shape [batch, num_kv_heads, kv_len, head_dim]; or a `KVCache` or `PagedKVCache`, without v
         Keys: q's dtype, or float16 or bfloat16 beside a q of at most 32 bits. ``num_heads % num_kv_heads == 0``; query
         head h reads ``h // (num_heads // num_kv_heads)``.
     v : array, shape [batch, num_kv_heads, kv_len, value_dim]
-        Values, as k, whatever k has; value_dim is free.
+        Values, as k, whatever k has; value_dim is free. A cache has its own: leave v and kv_lens out; kv_len is the
+        longest of its lengths then.
     mask : bool array, optional
         True = attend. Broadcasts to [batch, num_heads, q_len, kv_len] by NumPy's rules.
     bias : array, optional

@@ -23,7 +23,7 @@ def _with_signature_of(model: _F) -> Callable[[Callable[..., Any]], _F]:
 
 
 @_with_signature_of(_attention.attention)
-def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
+def attention(q: Any, k: Any, v: Any = None, **options: Any) -> Any:
     """`qkv.attention`, computed by the reference: the same arguments, results and errors."""
     return _core.reference_attention(q, k, v, options)
 

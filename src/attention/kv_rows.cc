@@ -1,61 +1,91 @@
 #include "attention/kv_rows.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "base/element.h"
+#include "kernels/narrow.h"
 
 namespace qkv::attention_detail {
 namespace {
 
-constexpr double kMostWhole = 127;
-
-/// The scale that brings numbers of at most this size into -127 .. 127.
-float scale_of(double largest) {
-  auto scale = static_cast<float>(largest / kMostWhole);
-  // A scale that is subnormal is coarse: rounded down it would cut the largest numbers off.
-  if (static_cast<double>(scale) * (kMostWhole + 0.5) < largest) {
-    scale = std::nextafter(scale, std::numeric_limits<float>::infinity());
-  }
-  // And one of the largest floats, rounded up, would make infinity of 127.
-  if (static_cast<double>(scale) * kMostWhole > static_cast<double>(std::numeric_limits<float>::max())) {
-    scale = std::nextafter(scale, 0.0f);
-  }
-  return scale;
+/// Rows of one dtype and stride as floats or, where floats do not hold them, as doubles.
+template <class Number>
+void read_row(const void* from, const ConstTensorView& rows, Number* to) {
+  visit_real(rows.dtype(), [&]<class T>(T) {
+    const T* numbers = static_cast<const T*>(from);
+    const std::int64_t stride = rows.stride(2);
+    for (std::int64_t i = 0; i < rows.extent(2); ++i) to[i] = static_cast<Number>(numbers[i * stride]);
+  });
 }
 
-/// A row of any real dtype to what is stored; through doubles, which hold every such number.
-template <class To>
-void convert(const double* from, std::int64_t count, To* to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<To>(from[i]);
-}
+/// A row on its way into the cache: memory for its numbers, so that every row of a call uses the same.
+class RowWriter {
+ public:
+  RowWriter(const ConstTensorView& rows, Dtype dtype)
+      : rows_(rows), dtype_(dtype), as_they_are_(rows.dtype() == dtype && rows.stride(2) == 1) {
+    const auto columns = static_cast<std::size_t>(rows.extent(2));
+    if (as_they_are_) return;
+    doubles_.resize(through_doubles() ? columns : 0);
+    floats_.resize(rows.dtype() == Dtype::kFloat32 && rows.stride(2) == 1 ? 0 : columns);
+  }
+
+  /// @return the scale, where the slot is of int8
+  float write(const void* from, void* to) {
+    const std::int64_t columns = rows_.extent(2);
+    if (as_they_are_) {
+      std::memcpy(to, from, static_cast<std::size_t>(columns) * size_of(dtype_));
+      return 0;
+    }
+    if (through_doubles()) {
+      read_row(from, rows_, doubles_.data());
+      for (std::int64_t i = 0; i < columns; ++i) {
+        put_number(doubles_[static_cast<std::size_t>(i)], static_cast<char*>(to) + i * item(), dtype_);
+      }
+      return 0;
+    }
+    return narrow_floats(floats(from), columns, to);
+  }
+
+ private:
+  std::int64_t item() const { return static_cast<std::int64_t>(size_of(dtype_)); }
+
+  /// Two roundings, by way of float32, are not one.
+  bool through_doubles() const {
+    return dtype_ == Dtype::kFloat64 || (rows_.dtype() == Dtype::kFloat64 && dtype_ != Dtype::kInt8);
+  }
+
+  const float* floats(const void* from) {
+    if (floats_.empty()) return static_cast<const float*>(from);
+    read_row(from, rows_, floats_.data());
+    return floats_.data();
+  }
+
+  float narrow_floats(const float* from, std::int64_t columns, void* to) const {
+    switch (dtype_) {
+      case Dtype::kInt8:
+        return kernels::narrow(from, columns, static_cast<std::int8_t*>(to));
+      case Dtype::kBFloat16:
+        kernels::narrow(from, columns, static_cast<BFloat16*>(to));
+        return 0;
+      case Dtype::kFloat16:
+        kernels::narrow(from, columns, static_cast<Float16*>(to));
+        return 0;
+      default:
+        std::copy_n(from, columns, static_cast<float*>(to));
+        return 0;
+    }
+  }
+
+  const ConstTensorView& rows_;
+  Dtype dtype_;
+  bool as_they_are_;
+  std::vector<double> doubles_;
+  std::vector<float> floats_;
+};
 
 }  // namespace
-
-float quantize(const double* from, std::int64_t count, std::int8_t* to) {
-  double largest = 0;
-  bool finite = true;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double size = std::fabs(from[i]);
-    largest = std::max(largest, size);
-    finite &= size <= static_cast<double>(std::numeric_limits<float>::max());
-  }
-  if (!finite) {
-    std::fill_n(to, count, std::int8_t{0});
-    return std::numeric_limits<float>::quiet_NaN();
-  }
-  const float scale = scale_of(largest);
-  const double inverse = scale > 0 ? 1 / static_cast<double>(scale) : 0;
-  constexpr double kToNearest = 0x1.8p52;  // adding it leaves no fraction
-  for (std::int64_t i = 0; i < count; ++i) {
-    const double whole = (std::clamp(from[i] * inverse, -kMostWhole, kMostWhole) + kToNearest) - kToNearest;
-    to[i] = static_cast<std::int8_t>(whole);
-  }
-  return scale;
-}
 
 KVRows::KVRows(const Extents& shape, Dtype dtype) : numbers_(shape, dtype) {
   if (dtype == Dtype::kInt8) scales_ = Tensor({shape[0], shape[1], shape[2]}, Dtype::kFloat32);
@@ -71,27 +101,16 @@ std::int64_t KVRows::row_bytes() const {
 }
 
 void KVRows::write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first) {
-  const std::int64_t columns = numbers_.view().extent(3);
-  const Dtype dtype = numbers_.dtype();
-  const bool as_they_are = rows.dtype() == dtype && rows.stride(2) == 1;
+  RowWriter writer(rows, numbers_.dtype());
+  const bool scaled = numbers_.dtype() == Dtype::kInt8;
   const auto item = static_cast<std::int64_t>(size_of(rows.dtype()));
-  std::vector<double> numbers(as_they_are ? 0 : static_cast<std::size_t>(columns));
   for (std::int64_t head = 0; head < rows.extent(0); ++head) {
     for (std::int64_t i = 0; i < to.count; ++i) {
       const std::int64_t offset = head * rows.stride(0) + (first + i) * rows.stride(1);
-      const void* from = static_cast<const char*>(rows.data()) + offset * item;
       const std::int64_t at = row(to.entry, head, to.slot + i);
-      void* slot = numbers_.as<char>() + at * row_bytes();
-      if (as_they_are) {
-        std::memcpy(slot, from, static_cast<std::size_t>(columns * item));
-        continue;
-      }
-      read_numbers(from, rows.dtype(), rows.stride(2), columns, numbers.data());
-      if (dtype == Dtype::kInt8) {
-        scales_.as<float>()[at] = quantize(numbers.data(), columns, static_cast<std::int8_t*>(slot));
-      } else {
-        visit_real(dtype, [&]<class T>(T) { convert(numbers.data(), columns, static_cast<T*>(slot)); });
-      }
+      const float scale =
+          writer.write(static_cast<const char*>(rows.data()) + offset * item, numbers_.as<char>() + at * row_bytes());
+      if (scaled) scales_.as<float>()[at] = scale;
     }
   }
 }

@@ -40,10 +40,6 @@ class KVRows {
   Tensor scales_;  ///< of int8 alone
 };
 
-/// Whole numbers of -127 .. 127 for some numbers. @return their scale: the largest |x| / 127, or NaN where a number is not
-/// a finite float32
-float quantize(const double* from, std::int64_t count, std::int8_t* to);
-
 }  // namespace qkv::attention_detail
 
 #endif  // QKV_SRC_ATTENTION_KV_ROWS_H_

@@ -110,7 +110,7 @@ def test_version_and_config(capsys: Any) -> None:
 
 def test_stub_has_the_names_of_the_extension() -> None:
     stub = ast.parse((FOLDER / "_core.pyi").read_text())
-    declared = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+    declared = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     from qkv import _core
 
     assert declared == {name for name in dir(_core) if not name.startswith("_")}
