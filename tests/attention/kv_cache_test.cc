@@ -279,6 +279,11 @@ TEST(KVCache, AFullCacheSaysHowFullAndKeepsWhatItHas) {
   EXPECT_TRUE(same_bits(attend_to(q, cache.view()), before));
   append(cache, tokens, 78, 80);
 
+  KVCache uneven(small_options());
+  uneven.append(tokens.k.view().slice(2, 0, 78), tokens.v.view().slice(2, 0, 78), std::vector<std::int64_t>{40, 78});
+  EXPECT_THAT(error_of<ValueError>([&] { append(uneven, tokens, 0, 3); }), HasSubstr("sequence 1 holds 78 of 80 keys"));
+  EXPECT_THAT(uneven.lengths(), ::testing::ElementsAre(40, 78));
+
   PagedKVCache pages(small_pages(Dtype::kFloat32, 8));
   append(pages, tokens, 0, 78);
   EXPECT_EQ(
