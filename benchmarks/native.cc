@@ -76,6 +76,7 @@ HWY_AFTER_NAMESPACE();
 
 #include "hwy/targets.h"
 #include "qkv/attention.h"
+#include "qkv/kv_cache.h"
 #include "qkv/runtime.h"
 
 namespace {
@@ -237,6 +238,16 @@ extern "C" {
     qkv::attention(qkv::view(q.data(), shape), qkv::view(k.data(), shape), qkv::view(v.data(), shape),
                    qkv::view(out.data(), shape));
   }
+  return (thread_seconds() - begin) / static_cast<double>(calls);
+}
+
+/// Seconds of the thread's CPU time of appending one token to a cache of 8 heads of 128, float32, by so many calls.
+[[gnu::visibility("default")]] double qkv_bench_append_call(std::int64_t calls) {
+  qkv::KVCache cache({.num_kv_heads = 8, .head_dim = 128, .capacity = calls});
+  const std::vector<float> row(std::size_t{8} * 128, 0.5F);
+  const qkv::ConstTensorView token = qkv::view(row.data(), {1, 8, 1, 128});
+  const double begin = thread_seconds();
+  for (std::int64_t i = 0; i < calls; ++i) cache.append(token, token);
   return (thread_seconds() - begin) / static_cast<double>(calls);
 }
 

@@ -42,7 +42,7 @@ struct KVCacheOptions {
 ///
 /// The bits are those of attention over k and v of the same numbers, however they were appended. Memory:
 /// batch * num_kv_heads * capacity * (head_dim * size(k_dtype) + value_dim * size(v_dtype)) bytes, and 4 bytes more for
-/// each of k and v that is int8 (head_dim times less to a key); it is zeroed when it is first used, not before.
+/// each of k and v that is int8; all of it is taken when the cache is made.
 /// Moves, does not copy. Several threads may read; append, truncate, grow and load need the cache alone.
 class QKV_API KVCache {
  public:
@@ -55,7 +55,8 @@ class QKV_API KVCache {
   /// Adds keys and values to the end of every sequence: k [batch, num_kv_heads, n, head_dim], v [batch, num_kv_heads, n,
   /// value_dim], any real dtype and strides. `lengths`, one a sequence, says how many of the n are real; the default is
   /// all. Either everything is added or nothing.
-  /// @throws ShapeError, DtypeError; ValueError where a sequence has no room: it says how full it is.
+  /// @throws ShapeError, DtypeError; ValueError where a sequence has no room: it says how full it is, and for memory of
+  /// the cache itself; std::bad_alloc.
   void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths = {});
 
   /// Drops the last keys of each sequence, down to these lengths. @throws ValueError for a length beyond the present one,
@@ -67,11 +68,11 @@ class QKV_API KVCache {
   void grow(std::int64_t batch);
 
   /// Keys of each sequence, those that a ring has dropped counted.
-  std::span<const std::int64_t> lengths() const noexcept;
-  const KVCacheOptions& options() const noexcept;
+  std::span<const std::int64_t> lengths() const;
+  const KVCacheOptions& options() const;
   /// Bytes of keys, values and scales, by the formula above.
-  std::int64_t nbytes() const noexcept;
-  /// What attention reads. Valid until the cache is changed, moved or destroyed.
+  std::int64_t nbytes() const;
+  /// What attention reads. Valid until the cache is changed, moved from or destroyed.
   KVView view() const;
 
   /// Writes everything that a sequence holds to a safetensors file: k, v, their scales, lengths; the bits of what is
@@ -83,6 +84,7 @@ class QKV_API KVCache {
 
  private:
   struct State;
+  State& state() const;
   explicit KVCache(std::unique_ptr<State> state) noexcept;
   std::unique_ptr<State> state_;
 };
@@ -121,12 +123,12 @@ class QKV_API PagedKVCache {
   void share(std::int64_t from, std::int64_t to, std::int64_t length);
 
   /// Keys of each sequence.
-  std::span<const std::int64_t> lengths() const noexcept;
-  const PagedKVCacheOptions& options() const noexcept;
+  std::span<const std::int64_t> lengths() const;
+  const PagedKVCacheOptions& options() const;
   /// Bytes of all pages, used or not.
-  std::int64_t nbytes() const noexcept;
-  std::int64_t num_free_pages() const noexcept;
-  /// What attention reads. Valid until the cache is changed, moved or destroyed.
+  std::int64_t nbytes() const;
+  std::int64_t num_free_pages() const;
+  /// What attention reads. Valid until the cache is changed, moved from or destroyed.
   KVView view() const;
 
   /// As KVCache: the pages in use, shared ones once.
@@ -135,6 +137,7 @@ class QKV_API PagedKVCache {
 
  private:
   struct State;
+  State& state() const;
   explicit PagedKVCache(std::unique_ptr<State> state) noexcept;
   std::unique_ptr<State> state_;
 };

@@ -38,7 +38,7 @@ class KVCache(_core.KVCache):
     were appended: all at once, in chunks or token by token.
 
     Memory: ``batch * num_kv_heads * capacity * (head_dim * size + value_dim * size)`` bytes, and 4 bytes more for each
-    of k and v that is int8. The system hands it out as it is filled.
+    of k and v that is int8; all of it is taken when the cache is made.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@
 
 #include "attention/kv_cache_state.h"
 #include "base/raise.h"
+#include "kernels/forward_problem.h"
 
 namespace qkv {
 
@@ -18,6 +19,7 @@ using attention_detail::KVSlots;
 KVCache::State::State(const KVCacheOptions& given) : options(given) {
   constexpr std::string_view kFunction = "qkv::KVCache";
   options.value_dim = given.value_dim.value_or(given.head_dim);
+  attention_detail::check_batch(kFunction, options.batch, 0);
   shape().check(kFunction);
   if (options.num_sinks < 0) {
     raise<ValueError>("{}: num_sinks: expected 0 or more, got {}", kFunction, options.num_sinks);
@@ -53,7 +55,7 @@ KVSlots KVCache::State::slots_of(std::size_t sequence, std::int64_t begin, std::
   return {entry, options.num_sinks + turn, std::min(end - begin, ring() - turn)};
 }
 
-void KVCache::State::append(const KVAddition& added) {
+void KVCache::State::append(KVAddition& added) {
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     const std::int64_t begin = lengths[b];
     const std::int64_t end = begin + added.counts[b];
@@ -76,24 +78,32 @@ KVCache::KVCache(KVCache&&) noexcept = default;
 KVCache& KVCache::operator=(KVCache&&) noexcept = default;
 KVCache::~KVCache() = default;
 
+KVCache::State& KVCache::state() const {
+  if (state_ == nullptr) raise<ValueError>("qkv::KVCache: used after it was moved from");
+  return *state_;
+}
+
 void KVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths) {
   constexpr std::string_view kFunction = "qkv::KVCache::append";
-  const KVCacheOptions& options = state_->options;
-  const KVAddition added(kFunction, k, v, lengths, state_->shape(), options.batch);
-  for (std::size_t b = 0; b < added.counts.size() && !options.window; ++b) {
-    const std::int64_t free = options.capacity - state_->lengths[b];
+  State& state = this->state();
+  const KVCacheOptions& options = state.options;
+  KVAddition added(kFunction, k, v, lengths, state.pair, options.batch);
+  for (std::size_t b = 0; b < added.counts.size(); ++b) {
+    // A ring is never full, but positions end somewhere.
+    const std::int64_t most = options.window ? kernels::ForwardProblem::kMostPosition : options.capacity;
+    const std::int64_t free = most - state.lengths[b];
     if (added.counts[b] <= free) continue;
     raise<ValueError>(
         "{}: k: the cache is full: sequence {} holds {} of {} keys and has room for {} more, got {}; nothing "
         "was appended",
-        kFunction, b, state_->lengths[b], options.capacity, free, added.counts[b]);
+        kFunction, b, state.lengths[b], most, free, added.counts[b]);
   }
-  state_->append(added);
+  state.append(added);
 }
 
 void KVCache::truncate(std::span<const std::int64_t> lengths) {
   constexpr std::string_view kFunction = "qkv::KVCache::truncate";
-  State& state = *state_;
+  State& state = this->state();
   attention_detail::check_lengths(kFunction, lengths, state.lengths);
   for (std::size_t b = 0; b < lengths.size() && state.options.window; ++b) {
     // The last row that is left must find its window, and the next one too.
@@ -112,11 +122,8 @@ void KVCache::truncate(std::span<const std::int64_t> lengths) {
 }
 
 void KVCache::grow(std::int64_t batch) {
-  State& state = *state_;
-  if (batch < state.options.batch) {
-    raise<ValueError>("qkv::KVCache::grow: batch: expected {} or more, the sequences that there are, got {}",
-                      state.options.batch, batch);
-  }
+  State& state = this->state();
+  attention_detail::check_batch("qkv::KVCache::grow", batch, state.options.batch);
   KVCacheOptions options = state.options;
   options.batch = batch;
   State grown(options);
@@ -130,12 +137,12 @@ void KVCache::grow(std::int64_t batch) {
   state = std::move(grown);
 }
 
-std::span<const std::int64_t> KVCache::lengths() const noexcept { return state_->lengths; }
-const KVCacheOptions& KVCache::options() const noexcept { return state_->options; }
-std::int64_t KVCache::nbytes() const noexcept { return state_->pair.nbytes(); }
+std::span<const std::int64_t> KVCache::lengths() const { return state().lengths; }
+const KVCacheOptions& KVCache::options() const { return state().options; }
+std::int64_t KVCache::nbytes() const { return state().pair.nbytes(); }
 
 KVView KVCache::view() const {
-  const State& state = *state_;
+  const State& state = this->state();
   const Extents batch{state.options.batch};
   KVView kv;
   kv.k = state.pair.k.numbers();

@@ -20,7 +20,7 @@ struct KVCache::State {
   /// What a ring holds of a sequence that grows to a length.
   std::int64_t lowest_kept(std::size_t sequence, std::int64_t length) const;
   attention_detail::KVSlots slots_of(std::size_t sequence, std::int64_t begin, std::int64_t end) const;
-  void append(const attention_detail::KVAddition& added);
+  void append(attention_detail::KVAddition& added);
 
   KVCacheOptions options;  ///< value_dim resolved
   attention_detail::KVPair pair;
@@ -43,7 +43,7 @@ struct PagedKVCache::State {
   std::int64_t pages_missing(std::size_t sequence, std::int64_t length, std::map<std::int32_t, std::int32_t>& leaving);
   void widen_table(std::int64_t pages);
   void take_pages(std::size_t sequence, std::int64_t length);
-  void append(const attention_detail::KVAddition& added);
+  void append(attention_detail::KVAddition& added);
   void shorten(std::size_t sequence, std::int64_t length);
 
   PagedKVCacheOptions options;  ///< value_dim resolved

@@ -122,7 +122,7 @@ constexpr std::int64_t kMostLength = std::int64_t{1} << 60;
 }  // namespace
 
 void KVCache::save(const std::filesystem::path& path) const {
-  const State& state = *state_;
+  const State& state = this->state();
   const KVCacheOptions& options = state.options;
   std::int64_t slots = 0;
   for (const std::int64_t length : state.lengths) slots = std::max(slots, std::min(length, options.capacity));
@@ -187,7 +187,7 @@ KVCache KVCache::load(const std::filesystem::path& path) {
 }
 
 void PagedKVCache::save(const std::filesystem::path& path) const {
-  State& state = *state_;
+  State& state = this->state();
   const PagedKVCacheOptions& options = state.options;
   // Pages in the order in which sequences use them.
   std::map<std::int32_t, std::int64_t> number;
@@ -242,7 +242,8 @@ PagedKVCache PagedKVCache::load(const std::filesystem::path& path) {
     const std::int64_t* row = table.as<std::int64_t>() + static_cast<std::int64_t>(b) * most;
     for (std::int64_t p = 0; p < state->pages_for(state->lengths[b]); ++p) {
       if (row[p] < 0 || row[p] >= k[0]) {
-        file.refuse("tensor 'page_table': expected a page in 0..{}, got {} at [{}, {}]", k[0] - 1, row[p], b, p);
+        file.refuse("tensor 'page_table': expected one of the {} pages, from 0 on, got {} at [{}, {}]", k[0], row[p], b,
+                    p);
       }
       state->page(b, p) = static_cast<std::int32_t>(row[p]);
       ++state->users[static_cast<std::size_t>(row[p])];

@@ -47,12 +47,20 @@ struct KVAddition {
   ConstTensorView v;
   std::vector<std::int64_t> counts;
 
+  /// @param pair  where it will go: k and v have the heads and columns of it, and share no memory with it
   KVAddition(std::string_view function, const ConstTensorView& given_k, const ConstTensorView& given_v,
-             std::span<const std::int64_t> given_lengths, const KVShape& shape, std::int64_t batch);
+             std::span<const std::int64_t> given_lengths, const KVPair& pair, std::int64_t batch);
 
-  /// Rounds tokens [first, first + to.count) of a sequence into slots.
-  void write(std::int64_t sequence, std::int64_t first, const KVSlots& to, KVPair& pair) const;
+  /// Rounds tokens [first, first + to.count) of a sequence into slots. Does not throw.
+  void write(std::int64_t sequence, std::int64_t first, const KVSlots& to, KVPair& pair);
+
+ private:
+  KVRounding round_k_;
+  KVRounding round_v_;
 };
+
+/// Sequences of a cache: at least so many, and at most 2^31 - 1.
+void check_batch(std::string_view function, std::int64_t batch, std::int64_t least);
 
 /// New lengths of truncate: one a sequence, none longer than it is.
 void check_lengths(std::string_view function, std::span<const std::int64_t> lengths,

@@ -10,82 +10,66 @@
 namespace qkv::attention_detail {
 namespace {
 
-/// Rows of one dtype and stride as floats or, where floats do not hold them, as doubles.
+/// Numbers of any real dtype, `stride` apart, as floats or doubles.
 template <class Number>
-void read_row(const void* from, const ConstTensorView& rows, Number* to) {
-  visit_real(rows.dtype(), [&]<class T>(T) {
+void read_row(const void* from, Dtype dtype, std::int64_t stride, std::vector<Number>& to) {
+  visit_real(dtype, [&]<class T>(T) {
     const T* numbers = static_cast<const T*>(from);
-    const std::int64_t stride = rows.stride(2);
-    for (std::int64_t i = 0; i < rows.extent(2); ++i) to[i] = static_cast<Number>(numbers[i * stride]);
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      to[i] = static_cast<Number>(numbers[static_cast<std::int64_t>(i) * stride]);
+    }
   });
 }
 
-/// A row on its way into the cache: memory for its numbers, so that every row of a call uses the same.
-class RowWriter {
- public:
-  RowWriter(const ConstTensorView& rows, Dtype dtype)
-      : rows_(rows), dtype_(dtype), as_they_are_(rows.dtype() == dtype && rows.stride(2) == 1) {
-    const auto columns = static_cast<std::size_t>(rows.extent(2));
-    if (as_they_are_) return;
-    doubles_.resize(through_doubles() ? columns : 0);
-    floats_.resize(rows.dtype() == Dtype::kFloat32 && rows.stride(2) == 1 ? 0 : columns);
-  }
-
-  /// @return the scale, where the slot is of int8
-  float write(const void* from, void* to) {
-    const std::int64_t columns = rows_.extent(2);
-    if (as_they_are_) {
-      std::memcpy(to, from, static_cast<std::size_t>(columns) * size_of(dtype_));
-      return 0;
-    }
-    if (through_doubles()) {
-      read_row(from, rows_, doubles_.data());
-      for (std::int64_t i = 0; i < columns; ++i) {
-        put_number(doubles_[static_cast<std::size_t>(i)], static_cast<char*>(to) + i * item(), dtype_);
-      }
-      return 0;
-    }
-    return narrow_floats(floats(from), columns, to);
-  }
-
- private:
-  std::int64_t item() const { return static_cast<std::int64_t>(size_of(dtype_)); }
-
-  /// Two roundings, by way of float32, are not one.
-  bool through_doubles() const {
-    return dtype_ == Dtype::kFloat64 || (rows_.dtype() == Dtype::kFloat64 && dtype_ != Dtype::kInt8);
-  }
-
-  const float* floats(const void* from) {
-    if (floats_.empty()) return static_cast<const float*>(from);
-    read_row(from, rows_, floats_.data());
-    return floats_.data();
-  }
-
-  float narrow_floats(const float* from, std::int64_t columns, void* to) const {
-    switch (dtype_) {
-      case Dtype::kInt8:
-        return kernels::narrow(from, columns, static_cast<std::int8_t*>(to));
-      case Dtype::kBFloat16:
-        kernels::narrow(from, columns, static_cast<BFloat16*>(to));
-        return 0;
-      case Dtype::kFloat16:
-        kernels::narrow(from, columns, static_cast<Float16*>(to));
-        return 0;
-      default:
-        std::copy_n(from, columns, static_cast<float*>(to));
-        return 0;
-    }
-  }
-
-  const ConstTensorView& rows_;
-  Dtype dtype_;
-  bool as_they_are_;
-  std::vector<double> doubles_;
-  std::vector<float> floats_;
-};
-
 }  // namespace
+
+KVRounding::KVRounding(const ConstTensorView& rows, Dtype to)
+    : columns_(rows.extent(3)), stride_(rows.stride(3)), from_(rows.dtype()), to_(to) {
+  const bool side_by_side = stride_ == 1;
+  as_they_are_ = from_ == to_ && side_by_side;
+  if (as_they_are_) return;
+  // Two roundings, by way of float32, are not one; a whole number is none the better for it.
+  through_doubles_ = to_ == Dtype::kFloat64 || (from_ == Dtype::kFloat64 && to_ != Dtype::kInt8);
+  if (through_doubles_) {
+    doubles_.resize(static_cast<std::size_t>(columns_));
+  } else if (from_ != Dtype::kFloat32 || !side_by_side) {
+    floats_.resize(static_cast<std::size_t>(columns_));
+  }
+}
+
+float KVRounding::operator()(const void* from, void* to) {
+  if (as_they_are_) {
+    std::memcpy(to, from, static_cast<std::size_t>(columns_) * size_of(to_));
+    return 0;
+  }
+  if (through_doubles_) {
+    read_row(from, from_, stride_, doubles_);
+    const auto item = static_cast<std::int64_t>(size_of(to_));
+    for (std::int64_t i = 0; i < columns_; ++i) {
+      put_number(doubles_[static_cast<std::size_t>(i)], static_cast<char*>(to) + i * item, to_);
+    }
+    return 0;
+  }
+  if (floats_.empty()) return narrowed(static_cast<const float*>(from), to);
+  read_row(from, from_, stride_, floats_);
+  return narrowed(floats_.data(), to);
+}
+
+float KVRounding::narrowed(const float* from, void* to) const {
+  switch (to_) {
+    case Dtype::kInt8:
+      return kernels::narrow(from, columns_, static_cast<std::int8_t*>(to));
+    case Dtype::kBFloat16:
+      kernels::narrow(from, columns_, static_cast<BFloat16*>(to));
+      return 0;
+    case Dtype::kFloat16:
+      kernels::narrow(from, columns_, static_cast<Float16*>(to));
+      return 0;
+    default:
+      std::copy_n(from, columns_, static_cast<float*>(to));
+      return 0;
+  }
+}
 
 KVRows::KVRows(const Extents& shape, Dtype dtype) : numbers_(shape, dtype) {
   if (dtype == Dtype::kInt8) scales_ = Tensor({shape[0], shape[1], shape[2]}, Dtype::kFloat32);
@@ -100,8 +84,8 @@ std::int64_t KVRows::row_bytes() const {
   return numbers_.shape()[3] * static_cast<std::int64_t>(size_of(numbers_.dtype()));
 }
 
-void KVRows::write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first) {
-  RowWriter writer(rows, numbers_.dtype());
+void KVRows::write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round) {
+  if (to.count == 0 || numbers_.shape()[3] == 0) return;  // nothing is there, and strides may be anything
   const bool scaled = numbers_.dtype() == Dtype::kInt8;
   const auto item = static_cast<std::int64_t>(size_of(rows.dtype()));
   for (std::int64_t head = 0; head < rows.extent(0); ++head) {
@@ -109,13 +93,14 @@ void KVRows::write(const KVSlots& to, const ConstTensorView& rows, std::int64_t 
       const std::int64_t offset = head * rows.stride(0) + (first + i) * rows.stride(1);
       const std::int64_t at = row(to.entry, head, to.slot + i);
       const float scale =
-          writer.write(static_cast<const char*>(rows.data()) + offset * item, numbers_.as<char>() + at * row_bytes());
+          round(static_cast<const char*>(rows.data()) + offset * item, numbers_.as<char>() + at * row_bytes());
       if (scaled) scales_.as<float>()[at] = scale;
     }
   }
 }
 
 void KVRows::copy(const KVSlots& to, const KVRows& other, const KVSlots& from) {
+  if (to.count == 0 || numbers_.shape()[3] == 0) return;
   const auto bytes = static_cast<std::size_t>(to.count * row_bytes());
   for (std::int64_t head = 0; head < numbers_.shape()[1]; ++head) {
     const std::int64_t target = row(to.entry, head, to.slot);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "qkv/tensor.h"
 
@@ -16,6 +17,30 @@ struct KVSlots {
   std::int64_t count = 0;
 };
 
+/// Rows on their way into a cache: rounded once. Takes its memory when it is made, so that nothing fails once rows are
+/// being written.
+class KVRounding {
+ public:
+  KVRounding() = default;
+  /// For rows of [.., .., .., columns] that go into slots of a dtype.
+  KVRounding(const ConstTensorView& rows, Dtype to);
+
+  /// One row. @return the scale of an int8 slot
+  float operator()(const void* from, void* to);
+
+ private:
+  float narrowed(const float* from, void* to) const;
+
+  std::int64_t columns_ = 0;
+  std::int64_t stride_ = 1;
+  Dtype from_ = Dtype::kFloat32;
+  Dtype to_ = Dtype::kFloat32;
+  bool as_they_are_ = true;
+  bool through_doubles_ = false;
+  std::vector<double> doubles_;
+  std::vector<float> floats_;
+};
+
 /// The keys, or the values, of a cache: [entry, kv_head, slot, column] of one dtype, int8 with a scale a slot.
 class KVRows {
  public:
@@ -24,8 +49,8 @@ class KVRows {
   /// Takes over what was read from a file; `scales` is empty unless the numbers are int8.
   KVRows(Tensor numbers, Tensor scales) : numbers_(std::move(numbers)), scales_(std::move(scales)) {}
 
-  /// Rounds rows [first, first + slots.count) of a sequence, [num_kv_heads, n, columns] of any real dtype, into slots.
-  void write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first);
+  /// Rounds rows [first, first + to.count) of a sequence, [num_kv_heads, n, columns], into slots. Does not throw.
+  void write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round);
   /// Copies slots from the other, which has the same heads, columns and dtype; `to` has as many.
   void copy(const KVSlots& to, const KVRows& other, const KVSlots& from);
   ConstTensorView numbers() const { return numbers_.view(); }

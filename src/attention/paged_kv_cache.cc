@@ -25,7 +25,7 @@ PagedKVCache::State::State(const PagedKVCacheOptions& given) : options(given) {
       raise<ValueError>("{}: {}: expected {} to {}, got {}", kFunction, name, least, kMost, got);
     }
   };
-  expect("batch", 0, options.batch);
+  attention_detail::check_batch(kFunction, options.batch, 0);
   expect("num_pages", 0, options.num_pages);
   expect("page_size", 1, options.page_size);
   shape().check(kFunction);
@@ -87,7 +87,7 @@ void PagedKVCache::State::take_pages(std::size_t sequence, std::int64_t length) 
   for (std::int64_t p = present; p < pages_for(length); ++p) page(sequence, p) = take();
 }
 
-void PagedKVCache::State::append(const KVAddition& added) {
+void PagedKVCache::State::append(KVAddition& added) {
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     const std::int64_t begin = lengths[b];
     const std::int64_t end = begin + added.counts[b];
@@ -116,10 +116,15 @@ PagedKVCache::PagedKVCache(PagedKVCache&&) noexcept = default;
 PagedKVCache& PagedKVCache::operator=(PagedKVCache&&) noexcept = default;
 PagedKVCache::~PagedKVCache() = default;
 
+PagedKVCache::State& PagedKVCache::state() const {
+  if (state_ == nullptr) raise<ValueError>("qkv::PagedKVCache: used after it was moved from");
+  return *state_;
+}
+
 void PagedKVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths) {
   constexpr std::string_view kFunction = "qkv::PagedKVCache::append";
-  State& state = *state_;
-  const KVAddition added(kFunction, k, v, lengths, state.shape(), state.options.batch);
+  State& state = this->state();
+  KVAddition added(kFunction, k, v, lengths, state.pair, state.options.batch);
   std::map<std::int32_t, std::int32_t> leaving;
   std::int64_t missing = 0;
   std::int64_t widest = 0;
@@ -138,17 +143,14 @@ void PagedKVCache::append(ConstTensorView k, ConstTensorView v, std::span<const 
 }
 
 void PagedKVCache::truncate(std::span<const std::int64_t> lengths) {
-  attention_detail::check_lengths("qkv::PagedKVCache::truncate", lengths, state_->lengths);
-  for (std::size_t b = 0; b < lengths.size(); ++b) state_->shorten(b, lengths[b]);
+  State& state = this->state();
+  attention_detail::check_lengths("qkv::PagedKVCache::truncate", lengths, state.lengths);
+  for (std::size_t b = 0; b < lengths.size(); ++b) state.shorten(b, lengths[b]);
 }
 
 void PagedKVCache::grow(std::int64_t batch) {
-  State& state = *state_;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (batch < state.options.batch || batch > kMost) {
-    raise<ValueError>("qkv::PagedKVCache::grow: batch: expected {}, the sequences that there are, to {}, got {}",
-                      state.options.batch, kMost, batch);
-  }
+  State& state = this->state();
+  attention_detail::check_batch("qkv::PagedKVCache::grow", batch, state.options.batch);
   const auto count = static_cast<std::size_t>(batch);
   // The table first: if there is no memory for it, nothing has changed.
   state.lengths.reserve(count);
@@ -159,11 +161,11 @@ void PagedKVCache::grow(std::int64_t batch) {
 
 void PagedKVCache::share(std::int64_t from, std::int64_t to, std::int64_t length) {
   constexpr std::string_view kFunction = "qkv::PagedKVCache::share";
-  State& state = *state_;
+  State& state = this->state();
   for (const auto& [name, sequence] : {std::pair("from", from), std::pair("to", to)}) {
     if (sequence >= 0 && sequence < state.options.batch) continue;
-    raise<ValueError>("{}: {}: expected a sequence in 0..{}, got {}", kFunction, std::string_view(name),
-                      state.options.batch - 1, sequence);
+    raise<ValueError>("{}: {}: expected one of the {} sequences, from 0 on, got {}", kFunction, std::string_view(name),
+                      state.options.batch, sequence);
   }
   const auto source = static_cast<std::size_t>(from);
   const auto target = static_cast<std::size_t>(to);
@@ -182,13 +184,13 @@ void PagedKVCache::share(std::int64_t from, std::int64_t to, std::int64_t length
   state.lengths[target] = length;
 }
 
-std::span<const std::int64_t> PagedKVCache::lengths() const noexcept { return state_->lengths; }
-const PagedKVCacheOptions& PagedKVCache::options() const noexcept { return state_->options; }
-std::int64_t PagedKVCache::nbytes() const noexcept { return state_->pair.nbytes(); }
-std::int64_t PagedKVCache::num_free_pages() const noexcept { return static_cast<std::int64_t>(state_->free.size()); }
+std::span<const std::int64_t> PagedKVCache::lengths() const { return state().lengths; }
+const PagedKVCacheOptions& PagedKVCache::options() const { return state().options; }
+std::int64_t PagedKVCache::nbytes() const { return state().pair.nbytes(); }
+std::int64_t PagedKVCache::num_free_pages() const { return static_cast<std::int64_t>(state().free.size()); }
 
 KVView PagedKVCache::view() const {
-  const State& state = *state_;
+  const State& state = this->state();
   KVView kv;
   kv.k = state.pair.k.numbers();
   kv.v = state.pair.v.numbers();

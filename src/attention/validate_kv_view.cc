@@ -18,18 +18,17 @@ using Integers = std::vector<std::int64_t>;
 
 /// The scales of an int8 operand; none beside another.
 Operand resolve_scales(std::string_view name, const std::optional<ConstTensorView>& scales,
-                       const ConstTensorView& numbers, Arguments& arguments) {
+                       const ConstTensorView& numbers, const OperandForm& form, Arguments& arguments) {
   const bool whole = numbers.dtype() == Dtype::kInt8;
   if (!scales) {
     if (whole) arguments.refuse<ValueError>(name, "not given beside numbers of int8, which have a scale a key");
     return {};
   }
   if (!whole) arguments.refuse<ValueError>(name, "given beside numbers of {}, which have none", numbers.dtype());
-  const ConstTensorView view = arguments.read(name, *scales, {"those of the numbers without the last", 3, 3});
+  const ConstTensorView view = arguments.read(name, *scales, {form.scale_axes, 3, 3});
   arguments.expect_dtype(name, *scales, Dtype::kFloat32);
   const Extents& shape = numbers.shape();
-  arguments.expect_shape(name, *scales, view, {shape[0], shape[1], shape[2]},
-                         "the shape of the numbers without columns");
+  arguments.expect_shape(name, *scales, view, {shape[0], shape[1], shape[2]}, form.scale_axes);
   return operand_of(view);
 }
 
@@ -56,7 +55,9 @@ KeyPlaces resolve_pages(const ConstTensorView& given, const Integers& lengths, c
                                  view.extent(0), given.shape());
   }
   const std::int64_t page_size = problem.kv_len;
-  const std::int64_t width = view.extent(1);
+  const std::int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  const std::int64_t most = longest == 0 || page_size == 0 ? 0 : (longest - 1) / page_size + 1;
+  const std::int64_t width = std::min(view.extent(1), most);
   Integers table(static_cast<std::size_t>(problem.batch * width), 0);
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t length = lengths[static_cast<std::size_t>(b)];
@@ -64,15 +65,15 @@ KeyPlaces resolve_pages(const ConstTensorView& given, const Integers& lengths, c
     const std::int64_t pages = length == 0 ? 0 : (length - 1) / page_size + 1;
     if (pages > width) {
       arguments.refuse<ValueError>("kv.page_table", "{} keys of batch {} need {} pages of {}, got {} in {}", length, b,
-                                   pages, page_size, width, given.shape());
+                                   pages, page_size, view.extent(1), given.shape());
     }
     for (std::int64_t p = 0; p < pages; ++p) {
       const std::int64_t at = b * view.stride(0) + p * view.stride(1);
       const std::int64_t page =
           given.dtype() == Dtype::kInt32 ? view.as<std::int32_t>()[at] : view.as<std::int64_t>()[at];
       if (page < 0 || page >= num_pages) {
-        arguments.refuse<ValueError>("kv.page_table", "expected a page in 0..{}, got {} at [{}, {}]", num_pages - 1,
-                                     page, b, p);
+        arguments.refuse<ValueError>("kv.page_table", "expected one of the {} pages, from 0 on, got {} at [{}, {}]",
+                                     num_pages, page, b, p);
       }
       table[static_cast<std::size_t>(b * width + p)] = page;
     }
@@ -110,6 +111,16 @@ Integers read_kept_from(const KVView& kv, const Integers& lengths, std::int64_t 
     }
   }
   return kept;
+}
+
+/// Before masks, logits are of every key: all sequences must have as many.
+void check_logits(const Integers& lengths, const ForwardProblem& problem, const Arguments& arguments) {
+  if (!problem.logits || problem.logits_stage == LogitsStage::kMasked) return;
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] == problem.kv_len) continue;
+    arguments.refuse<ValueError>("logits", "before masks they are of every key, and batch {} has {} of {} keys", b,
+                                 lengths[b], problem.kv_len);
+  }
 }
 
 /// Every key that a row sees must still be there.
@@ -152,8 +163,8 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
   const OperandForm& form = kv.page_table ? kPagedForm : kCacheForm;
   ForwardProblem problem;
   resolve_operands(q, kv.k, kv.v, out, form, arguments, problem);
-  problem.k_scales = resolve_scales("kv.k_scales", kv.k_scales, kv.k, arguments);
-  problem.v_scales = resolve_scales("kv.v_scales", kv.v_scales, kv.v, arguments);
+  problem.k_scales = resolve_scales("kv.k_scales", kv.k_scales, kv.k, form, arguments);
+  problem.v_scales = resolve_scales("kv.v_scales", kv.v_scales, kv.v, form, arguments);
   const Integers lengths = read_lengths(kv, problem, arguments);
   const AttentionOptions all_options = with_rules(options, kv, lengths, arguments);
   const std::int64_t slots = problem.kv_len;
@@ -168,6 +179,7 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
   }
   resolve_options(all_options, arguments, problem);
   resolve_outputs(outputs, form.row, arguments, problem);
+  check_logits(lengths, problem, arguments);
   if (kv.kept_from) check_kept(kept_from, problem, arguments);
   return problem;
 }

@@ -21,6 +21,7 @@ struct OperandForm {
   Axes q, k, v, out;
   Axes row;  ///< of lse and statistics
   std::string_view kv_len;
+  std::string_view scale_axes = {};  ///< of int8 k and v
 };
 inline constexpr OperandForm kDenseForm = {false,
                                            false,
@@ -55,7 +56,8 @@ inline constexpr OperandForm kCacheForm = {false,
                                            {"[batch, num_kv_heads, slots, value_dim]", 4, 4},
                                            {"[batch, num_heads, q_len, value_dim]", 1, 4},
                                            {"[batch, num_heads, q_len]", 1, 3},
-                                           "slots"};
+                                           "slots",
+                                           "[batch, num_kv_heads, slots]"};
 inline constexpr OperandForm kPagedForm = {false,
                                            true,
                                            true,
@@ -66,7 +68,8 @@ inline constexpr OperandForm kPagedForm = {false,
                                            {"[num_pages, num_kv_heads, page_size, value_dim]", 4, 4},
                                            {"[batch, num_heads, q_len, value_dim]", 1, 4},
                                            {"[batch, num_heads, q_len]", 1, 3},
-                                           "page_size"};
+                                           "page_size",
+                                           "[num_pages, num_kv_heads, page_size]"};
 
 /// Each checks its share of a call and fills it into the problem: first the operands, which say the sizes. A ragged call
 /// is one batch of the total lengths at first, and kv_len of a cache its slots.

@@ -92,7 +92,12 @@ class PlainRow {
   State softmax() {
     State total = empty_state();
     const KeyRange range{keys_.begin(), keys_.range.end};
+    const KeyRange hole = keys_.sinks > 0 ? hole_between(keys_.sinks, keys_.range.begin) : KeyRange{};
     for (std::int64_t chunk = align_down(range.begin, kKeyChunk); chunk < range.end; chunk += kKeyChunk) {
+      if (chunk >= hole.begin && chunk + kKeyChunk <= hole.end) {  // nor does the next one see a key
+        chunk = align_down(hole.end, kKeyChunk) - kKeyChunk;
+        continue;
+      }
       State state = empty_state();
       const std::int64_t end = std::min(chunk + kKeyChunk, range.end);
       for (std::int64_t block = align_down(std::max(chunk, range.begin), kKeyBlock); block < end; block += kKeyBlock) {

@@ -201,7 +201,7 @@ TEST_F(CacheFile, PageTablesThatNameNoPageAreRefused) {
     return error_of_load<PagedKVCache>();
   };
   EXPECT_THAT(with([](Metadata&, Entries& e) { e["page_table"].as<std::int64_t>()[1] = 3; }),
-              HasSubstr("tensor 'page_table': expected a page in 0..2, got 3 at [0, 1]"));
+              HasSubstr("tensor 'page_table': expected one of the 3 pages, from 0 on, got 3 at [0, 1]"));
   EXPECT_THAT(with([](Metadata&, Entries& e) { e["lengths"].as<std::int64_t>()[0] = 25; }),
               HasSubstr("tensor 'lengths': expected 0 to 24 for sequence 0, got 25"));
   EXPECT_THAT(with([](Metadata& m, Entries&) { m["num_pages"] = "2"; }), HasSubstr("3 pages do not fit into 2"));

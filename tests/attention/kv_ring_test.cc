@@ -159,6 +159,35 @@ TEST(KVRing, LogitsOfKeysThatAreGoneAreRefused) {
   EXPECT_NE(read(logits, {0, 0, 0, 3}), -kInf);
 }
 
+TEST(KVRing, PositionsEndAtTwoToThe60) {
+  KVCache cache({.head_dim = 1, .capacity = 8, .window = 4, .num_sinks = 1});
+  const float one = 1;
+  const ConstTensorView many(&one, Dtype::kFloat32, {1, 1, std::int64_t{1} << 59, 1}, {0, 0, 0, 0});
+  cache.append(many, many);
+  cache.append(many, many);
+  EXPECT_THAT(
+      value_error_of([&] { cache.append(many.slice(2, 0, 1), many.slice(2, 0, 1)); }),
+      HasSubstr("sequence 0 holds 1152921504606846976 of 1152921504606846976 keys and has room for 0 more, got 1"));
+  Tensor out({1, 1, 1, 1}, Dtype::kFloat32);
+  attention(tensor_of({1, 1, 1, 1}, Dtype::kFloat32, {1}), cache.view(), out);
+  EXPECT_EQ(read(out, {0, 0, 0, 0}), 1);
+}
+
+TEST(KVRing, InDoubleWhatLiesBetweenIsLeftOutToo) {
+  KVCache cache({.head_dim = 1,
+                 .capacity = 8,
+                 .k_dtype = Dtype::kFloat64,
+                 .v_dtype = Dtype::kFloat64,
+                 .window = 4,
+                 .num_sinks = 1});
+  const double one = 1;
+  const ConstTensorView many(&one, Dtype::kFloat64, {1, 1, std::int64_t{1} << 59, 1}, {0, 0, 0, 0});
+  cache.append(many, many);
+  Tensor out({1, 1, 1, 1}, Dtype::kFloat64);
+  attention(tensor_of({1, 1, 1, 1}, Dtype::kFloat64, {1}), cache.view(), out);
+  EXPECT_EQ(read(out, {0, 0, 0, 0}), 1);
+}
+
 TEST(KVRing, OptionsNameWhatIsWrong) {
   EXPECT_EQ(value_error_of([] { KVCache cache(ring(0, 4, 9)); }), "qkv::KVCache: window: expected 1 or more, got 0");
   EXPECT_EQ(value_error_of([] { KVCache cache(ring(30, -1, 0)); }),

@@ -1,0 +1,117 @@
+// When memory runs out: an append is all or nothing, at whatever allocation it fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "qkv/kv_cache.h"
+#include "support/random_call.h"
+#include "support/results.h"
+
+namespace {
+
+/// Allocations that still succeed; below 0: all do.
+thread_local std::int64_t g_left = -1;
+
+void* limited(void* memory) {
+  if (g_left == 0 || memory == nullptr) {
+    std::free(memory);
+    throw std::bad_alloc();
+  }
+  if (g_left > 0) --g_left;
+  return memory;
+}
+
+[[gnu::noinline]] void release(void* memory) noexcept { std::free(memory); }
+
+}  // namespace
+
+void* operator new(std::size_t size) { return limited(std::malloc(size == 0 ? 1 : size)); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  const auto step = static_cast<std::size_t>(alignment);
+  return limited(std::aligned_alloc(step, (size + step - 1) / step * step));
+}
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace qkv::support {
+namespace {
+
+/// Calls change() with 0, 1, 2, .. allocations until it succeeds; check() after each failure. @return failures
+template <class Change, class Check>
+int fail_at_every_allocation(const Change& change, const Check& check) {
+  for (int failures = 0;; ++failures) {
+    g_left = failures;
+    try {
+      change();
+      g_left = -1;
+      return failures;
+    } catch (const std::bad_alloc&) {
+      g_left = -1;
+      check();
+    }
+  }
+}
+
+Tensor attend_to(const KVView& kv) {
+  Random random(3);
+  const Tensor q = random.normal_tensor({3, 2, 1, 4}, Dtype::kFloat32);
+  Tensor out({3, 2, 1, 4}, Dtype::kFloat32);
+  attention(q, kv, out);
+  return out;
+}
+
+template <class Cache>
+void expect_all_or_nothing(Cache cache) {
+  Random random(1);
+  const Tensor first = random.normal_tensor({3, 2, 5, 4}, Dtype::kFloat32);
+  const Tensor tokens = random.normal_tensor({3, 2, 4, 4}, Dtype::kFloat64);
+  cache.append(first, first);
+  const Tensor before = attend_to(cache.view());
+  const auto is_as_before = [&] {
+    EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(5, 5, 5));
+    EXPECT_TRUE(same_bits(attend_to(cache.view()), before));
+  };
+  EXPECT_GT(fail_at_every_allocation([&] { cache.append(tokens, tokens); }, is_as_before), 2);
+  cache.truncate(std::vector<std::int64_t>{5, 5, 5});
+  is_as_before();
+  EXPECT_GT(fail_at_every_allocation([&] { cache.grow(5); }, is_as_before), 0);
+}
+
+TEST(KVFailure, AppendingIsAllOrNothing) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kInt8, Dtype::kBFloat16}) {
+    expect_all_or_nothing(
+        KVCache({.batch = 3, .num_kv_heads = 2, .head_dim = 4, .capacity = 12, .k_dtype = dtype, .v_dtype = dtype}));
+    expect_all_or_nothing(KVCache({.batch = 3,
+                                   .num_kv_heads = 2,
+                                   .head_dim = 4,
+                                   .capacity = 12,
+                                   .k_dtype = dtype,
+                                   .v_dtype = dtype,
+                                   .window = 5,
+                                   .num_sinks = 1}));
+    expect_all_or_nothing(PagedKVCache({.batch = 3,
+                                        .num_kv_heads = 2,
+                                        .head_dim = 4,
+                                        .num_pages = 15,
+                                        .page_size = 3,
+                                        .k_dtype = dtype,
+                                        .v_dtype = dtype}));
+  }
+}
+
+TEST(KVFailure, PagesAreNotLost) {
+  PagedKVCache cache({.batch = 3, .num_kv_heads = 2, .head_dim = 4, .num_pages = 6, .page_size = 4});
+  Random random(2);
+  const Tensor tokens = random.normal_tensor({3, 2, 4, 4}, Dtype::kFloat64);
+  fail_at_every_allocation([&] { cache.append(tokens, tokens); }, [&] { EXPECT_EQ(cache.num_free_pages(), 6); });
+  EXPECT_EQ(cache.num_free_pages(), 3);
+}
+
+}  // namespace
+}  // namespace qkv::support
