@@ -198,9 +198,12 @@ void forward_by_rows(const Heads& heads, const ForwardKernelF32& kernel, int thr
   }
 }
 
+/// Few rows a head, which read their keys once: packing those for all threads would cost more than it evens out.
+bool pack_by_block(Calls calls) { return std::all_of(calls.begin(), calls.end(), kernels::packs_by_block); }
+
 void forward_f32(Calls calls, const ForwardKernelF32& kernel, int threads) {
   const Heads heads(calls);
-  if (threads == 1 || heads.size() >= 4 * threads) {
+  if (threads == 1 || heads.size() >= 4 * threads || (heads.size() >= threads && pack_by_block(calls))) {
     forward_by_heads(heads, kernel, threads);
   } else {
     forward_by_rows(heads, kernel, threads);

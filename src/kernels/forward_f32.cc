@@ -61,16 +61,6 @@ void group_finish(RowBlock& block, std::int64_t first_row) {
   if (wants_matrices(block, first_row, kR)) write_matrices<kR>(block, first_row, factors);
 }
 
-/// Packs the keys of one block, for rows that keep no packed head. What their magnitude would say of a few rows' products,
-/// the products say themselves.
-inline void pack_block(RowBlock& block, std::int64_t base, std::uint32_t* magnitudes) {
-  const KeyRange keys = block.span.range;
-  block.head.span.range = {align_down(std::max(base, keys.begin), kWordKeys), std::min(base + kKeyBlock, keys.end)};
-  block.head.keys = block.own_keys;
-  block.head.key_magnitude = magnitudes;
-  pack_words_for<Readers::kFew>(block.problem, block.head, 0, block.head.num_words());
-}
-
 using GroupStep = void (*)(RowBlock&, std::int64_t, std::int64_t);
 using GroupFinish = void (*)(RowBlock&, std::int64_t);
 constexpr GroupStep kGroupStep[kTileRows] = {group_step<1>, group_step<2>, group_step<3>,
@@ -120,12 +110,14 @@ void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_
   clear_states(block);
   const KeySpan& span = block.span;
   const std::int64_t first_base = align_down(span.range.begin, kKeyBlock);
-  std::uint32_t magnitudes[kBlockWords];
   std::int64_t next_base = first_base;
   for (std::int64_t base = first_base; base < span.range.end; base = next_base) {
     next_base = base + kKeyBlock;
     if (next_base == span.hole.begin) next_base = span.hole.end;
-    if (block.own_keys != nullptr) pack_block(block, base, magnitudes);
+    if (block.own_keys != nullptr && !block.packs_panels) {
+      const std::int64_t begin = align_down(std::max(base, span.range.begin), kWordKeys);
+      pack_for_few(block, {begin, std::min(base + kKeyBlock, span.range.end)});
+    }
     if (!block.values_in_place) pack_values(block, base);
     for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
       if (base == first_base) next.prefetch(row_begin + first, row_begin + first + size, problem.rows_of_head());

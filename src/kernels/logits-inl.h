@@ -12,6 +12,7 @@
 
 #include "kernels/block_view-inl.h"
 #include "kernels/logit_terms-inl.h"
+#include "kernels/pack-inl.h"
 // After highway_targets.h, which says what is built.
 #include "hwy/cache_control.h"
 
@@ -130,12 +131,15 @@ HWY_INLINE void products_of_panels(const RowBlock& block, std::int64_t key, Bloc
   store(acc, view.logits + (key - view.base), kLogitStride);
 }
 
-/// Q K^T of a run. Panels are cut to the vectors that some row sees.
+/// Q K^T of a run. Panels are cut to the vectors that some row sees. The only rows that read these keys pack them panel by
+/// panel, so that a panel is still in L1 when it is multiplied.
 template <int kR>
-void multiply_keys(const RowBlock& block, const Run& run, BlockView<kR>& view) {
+void multiply_keys(RowBlock& block, const Run& run, BlockView<kR>& view) {
   std::int64_t first = align_down(run.begin, kPanel);
-  if (block.own_keys != nullptr && run.epilogue == Epilogue::kRaw && kWidePanels<kR> > 1) {
-    for (; first + kWidePanels<kR> * kPanel <= run.end; first += kWidePanels<kR> * kPanel) {
+  if (block.own_keys != nullptr && run.epilogue == Epilogue::kRaw) {
+    constexpr std::int64_t kWide = kWidePanels<kR> * kPanel;
+    for (; first + kWide <= run.end; first += kWide) {
+      if (block.packs_panels) pack_for_few(block, {first, first + kWide});
       products_of_panels(block, first, view);
     }
   }
@@ -144,6 +148,7 @@ void multiply_keys(const RowBlock& block, const Run& run, BlockView<kR>& view) {
     const std::int64_t key = std::max(panel, align_down(run.begin, kLanes));
     const std::int64_t end = std::min(panel + kPanel, run.end);
     const int vectors = static_cast<int>((end - key + kLanes - 1) / kLanes);
+    if (block.packs_panels) pack_for_few(block, {panel, end});
     if (reads_ahead) read_ahead(block, key, view);
     logits_vectors(block, key, vectors, run.epilogue, view);
   }
@@ -224,7 +229,8 @@ void begin_logits(const RowBlock& block, BlockView<kR>& view) {
   const bool in_tiles = block.formula.softcap == 0 && block.max_raw == nullptr;
   for (int i = 0; i < view.num_runs; ++i) {
     Run& run = view.runs[i];
-    run.check = !products_fit(block, view, run);
+    // What magnitudes would say of a few rows' products, the products say themselves.
+    run.check = block.own_keys != nullptr || !products_fit(block, view, run);
     if (run.check || (general && !in_tiles)) continue;
     run.epilogue = general ? Epilogue::kTerms : Epilogue::kPlain;
   }

@@ -123,7 +123,7 @@ inline Line logits_line(const RowBlock& block, const Row& row, float absent) {
 
 /// Logits before masks of one key block.
 template <int kR>
-void write_unmasked(const RowBlock& block, std::int64_t first_row, std::int64_t base) {
+void write_unmasked(RowBlock& block, std::int64_t first_row, std::int64_t base) {
   const ForwardProblem& problem = block.problem;
   BlockView<kR> view(block, first_row, base);
   // Products of every key, hidden or not.

@@ -11,7 +11,7 @@
 #include "base/aligned.h"
 #include "kernels/element.h"
 #include "kernels/magnitude-inl.h"
-#include "kernels/packed_head.h"
+#include "kernels/row_block.h"
 #include "kernels/storage-inl.h"
 // After highway_targets.h, which says what is built.
 #include "hwy/cache_control.h"
@@ -166,15 +166,17 @@ std::uint32_t pack_staged(const ForwardProblem& problem, const PackedHead& head,
   return largest;
 }
 
-/// Keys between those that are packed and those that memory is asked for.
-inline constexpr std::int64_t kKeysAhead = 4 * kLanes;
+/// Between the rows that are read and those that memory is asked for: some way ahead, but what has been asked for must
+/// still be in L1 when its turn comes, beside what is being read.
+inline constexpr std::int64_t kBytesAhead = 4096;
 
 /// Asks for a vector's number of keys some way behind the first of `count` consecutive rows.
 template <class T>
 HWY_INLINE void ask_for_keys(const ForwardProblem& problem, const T* first, std::int64_t count) {
-  const std::int64_t end = std::min<std::int64_t>(kKeysAhead + kLanes, count);
   const std::int64_t bytes = problem.head_dim * static_cast<std::int64_t>(sizeof(T));
-  for (std::int64_t key = kKeysAhead; key < end; ++key) {
+  const std::int64_t ahead = align_up(kBytesAhead / bytes, kLanes);
+  const std::int64_t end = std::min<std::int64_t>(ahead + kLanes, count);
+  for (std::int64_t key = ahead; key < end; ++key) {
     const char* row = reinterpret_cast<const char*>(first + key * problem.k.row);
     for (std::int64_t byte = 0; byte < bytes; byte += 64) hwy::Prefetch(row + byte);
   }
@@ -191,10 +193,10 @@ HWY_INLINE VF key_scales(const Operand& scales, std::int64_t kv_head, const KeyP
   return hn::LoadU(kF32, lanes);
 }
 
-/// Packs the keys of one word. Lanes beyond the last key of a vector become 0; vectors without a key stay as they are:
+/// Packs keys from a multiple of a vector on. Lanes beyond the last key of a vector become 0; vectors without a key stay as they are:
 /// no tile reads them.
 template <Readers kReaders, class T>
-std::uint32_t pack_key_word(const ForwardProblem& problem, const PackedHead& head, KeyRange keys) {
+std::uint32_t pack_keys(const ForwardProblem& problem, const PackedHead& head, KeyRange keys) {
   std::uint32_t largest = 0;
   const std::int64_t dims = problem.head_dim;
   for (std::int64_t j = keys.begin; j < keys.end; j += kLanes) {
@@ -216,20 +218,20 @@ std::uint32_t pack_key_word(const ForwardProblem& problem, const PackedHead& hea
   return largest;
 }
 
-template <Readers kReaders>
-void pack_words_for(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin,
-                    std::int64_t word_end) {
+/// Packs words [word_begin, word_end) of a head that many rows read.
+void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end) {
   visit_kept(problem.k.dtype, [&]<class T>(T) {
     for (std::int64_t word = word_begin; word < word_end; ++word) {
-      const std::uint32_t largest = pack_key_word<kReaders, T>(problem, head, head.keys_of(word));
-      head.key_magnitude[word] = kReaders == Readers::kMany ? largest : kInfinityBits;
+      head.key_magnitude[word] = pack_keys<Readers::kMany, T>(problem, head, head.keys_of(word));
     }
   });
 }
 
-/// Packs words [word_begin, word_end) of a head that many rows read.
-void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end) {
-  pack_words_for<Readers::kMany>(problem, head, word_begin, word_end);
+/// Packs some keys, from a multiple of a panel on, for rows that keep no packed head.
+inline void pack_for_few(RowBlock& block, KeyRange keys) {
+  block.head.span = {keys, {}};
+  block.head.keys = block.own_keys;
+  visit_kept(block.problem.k.dtype, [&]<class T>(T) { pack_keys<Readers::kFew, T>(block.problem, block.head, keys); });
 }
 
 }  // namespace HWY_NAMESPACE

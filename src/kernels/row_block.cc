@@ -79,6 +79,7 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   block.logits = arena.take<float>(kTileRows * kLogitStride);
   if (block.head.keys == nullptr) {
     block.own_keys = arena.take<float>(kKeyBlock * problem.head_dim);
+    block.packs_panels = rows <= kTileRows;
     block.values_in_place = rows <= kTileRows && problem.v.col == 1 && problem.value_dim == block.value_stride;
   }
   block.values = arena.take<float>(kKeyBlock * align_up(problem.value_dim, panel_columns));

@@ -64,6 +64,7 @@ struct RowBlock {
   float* query_magnitude = nullptr;  ///< largest |q'| a row, NaN where one is
   float* logits = nullptr;           ///< [tile rows][kLogitStride]
   float* own_keys = nullptr;         ///< memory for the keys of one block, where the head is not packed as a whole
+  bool packs_panels = false;         ///< own_keys are those of a few panels: one group alone reads them
   bool values_in_place = false;      ///< V is read where it lies, unless a block has hidden keys
   float* values = nullptr;           ///< V of the key block, panels of [kKeyBlock][panel columns], padded by 0
   std::uint32_t value_magnitude[kKeyBlock / kWordKeys] = {};  ///< bits of the largest |v| a word of the key block

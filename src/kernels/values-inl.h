@@ -170,8 +170,6 @@ HWY_INLINE void values_vectors(const RowBlock& block, const BlockView<kR>& view,
 /// Vectors of columns at a time where a few rows read V in place: as many as there are registers for.
 template <int kR>
 inline constexpr int kWideVectors = std::min(8, kTileRows* kTileVectors / kR);
-/// Keys whose rows of V are read into L1 in one piece, before their columns are.
-inline constexpr std::int64_t kTouchedKeys = 32;
 
 /// Asks memory for some of them.
 template <class T>
@@ -241,9 +239,12 @@ HWY_INLINE void add_vectors_in_place(const float* weights, const ValueRows<T>& r
 /// Adds P V of keys in consecutive rows to the sums.
 template <int kR, class T>
 HWY_INLINE void add_rows_in_place(const float* weights, const ValueRows<T>& rows, std::int64_t count, ValueSums& sums) {
-  for (std::int64_t index = 0; index < count; index += kTouchedKeys) {
-    const std::int64_t end = std::min(index + kTouchedKeys, count);
-    ask_for_values(rows, end, std::min(end + kTouchedKeys, count), sums.columns);
+  // As many rows at a time as stay in L1, beside the next ones, while their columns are read.
+  const std::int64_t step =
+      std::max<std::int64_t>(4, kBytesAhead / (sums.columns * static_cast<std::int64_t>(sizeof(T))));
+  for (std::int64_t index = 0; index < count; index += step) {
+    const std::int64_t end = std::min(index + step, count);
+    ask_for_values(rows, end, std::min(end + step, count), sums.columns);
     for (std::int64_t place = 0; place < sums.columns; place += kWideVectors<kR> * kLanes) {
       add_vectors_in_place<kR, kWideVectors<kR>>(weights + index, rows.from(index), end - index, sums, place);
     }
