@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
 
 import qkv
 from qkv_bench.cases import Array
-from qkv_bench.dtypes import INT8
-from qkv_bench.runners import UnableError
-from qkv_bench.storage import numpy_dtype
 
 
 @dataclass(frozen=True)
@@ -24,20 +18,16 @@ class Shape:
 
 
 class CacheStore:
-    """qkv.KVCache."""
-
-    variant = "KVCache"
+    """Keys and values of one sequence that grows, in a qkv.KVCache."""
 
     def __init__(self, shape: Shape, dtype: str) -> None:
         """Empty."""
-        library: Any = qkv  # whose types need not know of caches
-        self._cache = library.KVCache(1, shape.kv_heads, shape.dim, shape.capacity, dtype=dtype)
-        self._attend = library.attention
+        self._cache = qkv.KVCache(1, shape.kv_heads, shape.dim, shape.capacity, dtype=dtype)
         self.append = self._cache.append
 
     def attend(self, q: Array) -> Array:
-        """See Store."""
-        out: Array = self._attend(q, self._cache)
+        """The result for [1, heads, 1, dim], at the position of the last token."""
+        out: Array = qkv.attention(q, self._cache)
         return out
 
 

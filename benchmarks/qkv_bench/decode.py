@@ -14,7 +14,7 @@ import numpy as np
 
 import qkv
 from qkv_bench import cache_store, decode_peer, machine, native
-from qkv_bench.cache_store import Shape, Store
+from qkv_bench.cache_store import CacheStore, Shape
 from qkv_bench.cases import Array
 from qkv_bench.clock import Task, take_turns
 from qkv_bench.decode_cases import CASES, LENGTHS, DecodeCase
@@ -106,7 +106,7 @@ def _measure_case(case: DecodeCase, settings: Settings, cold: Array, progress: P
     steps: list[Callable[[], object]] = []
     for threads in settings.threads:
         run = Run(case.name, threads, qkv.target(), case.bytes, dtype=case.dtype, suite=SUITE)
-        run.variants["qkv"], run.left_out = stores[0].variant, dict(left_out)
+        run.left_out = dict(left_out)
         tasks = {"qkv": Task(in_turn(stores, operands.q), partial(qkv.set_num_threads, threads))}
         if peer is not None:
             tasks["torch"] = Task(peer.call, partial(peer.set_num_threads, threads))
@@ -118,7 +118,7 @@ def _measure_case(case: DecodeCase, settings: Settings, cold: Array, progress: P
     return runs
 
 
-def filled(case: DecodeCase, operands: Operands) -> Store:
+def filled(case: DecodeCase, operands: Operands) -> CacheStore:
     """A cache that holds all of them. Raises UnableError."""
     store = cache_store.make(Shape(case.kv_heads, case.dim, case.kv_len), case.dtype)
     store.append(operands.k, operands.v)
@@ -132,7 +132,7 @@ def check_store(case: DecodeCase, operands: Operands, result: Array) -> None:
         raise UnableError(f"the cache's result differs by {difference:.1e}")
 
 
-def in_turn(stores: list[Store], q: Array) -> Callable[[], object]:
+def in_turn(stores: list[CacheStore], q: Array) -> Callable[[], object]:
     """A call that attends to another of them each time."""
     turn = itertools.cycle(stores)
     return lambda: next(turn).attend(q)

@@ -10,7 +10,7 @@ import numpy as np
 
 import qkv
 from qkv_bench import cache_store
-from qkv_bench.cache_store import Shape, Store
+from qkv_bench.cache_store import CacheStore, Shape
 from qkv_bench.cases import Array
 from qkv_bench.clock import Task, take_turns
 from qkv_bench.dtypes import FLOAT32, TOLERANCES
@@ -51,7 +51,7 @@ def _measure_length(length: int, rounds: int) -> dict[str, Any]:
     return {"length": length, "cached": cached, "recomputed": task.samples.cpu}
 
 
-def prefilled(k: Array, v: Array, tokens: int) -> Store:
+def prefilled(k: Array, v: Array, tokens: int) -> CacheStore:
     """A cache that lacks the last tokens, with room for them."""
     _, heads, length, dim = k.shape
     store = cache_store.make(Shape(heads, dim, length), FLOAT32)
@@ -59,7 +59,7 @@ def prefilled(k: Array, v: Array, tokens: int) -> Store:
     return store
 
 
-def generate(store: Store, q: Array, k: Array, v: Array, tokens: int) -> Array:
+def generate(store: CacheStore, q: Array, k: Array, v: Array, tokens: int) -> Array:
     """The last tokens, one after the other; the row of the last one."""
     length = k.shape[2]
     out = q

@@ -9,39 +9,13 @@ import pytest
 
 import qkv
 from qkv_bench import append, cache_store, decode, decode_peer, machine, native
-from qkv_bench.cache_store import ArrayStore, CacheStore, Shape
+from qkv_bench.cache_store import Shape
 from qkv_bench.decode import Settings
 from qkv_bench.decode_cases import CASES, DecodeCase
 from qkv_bench.decode_operands import make_operands
 from qkv_bench.runners import UnableError
 
 SMALL = DecodeCase(4, 2, 8, 16, "float32")
-
-
-class FakeCache:
-    """What qkv.KVCache promises, over arrays."""
-
-    def __init__(self, *sizes: int, dtype: str) -> None:
-        self.sizes, self.dtype = sizes, dtype
-        self.k: list[np.ndarray] = []
-        self.v: list[np.ndarray] = []
-
-    def append(self, k: np.ndarray, v: np.ndarray) -> None:
-        self.k.append(k)
-        self.v.append(v)
-
-
-@pytest.fixture
-def _with_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = qkv.attention
-
-    def attention(q: np.ndarray, k: object, *v: np.ndarray) -> np.ndarray:
-        if isinstance(k, FakeCache):
-            return plain(q, np.concatenate(k.k, axis=2), np.concatenate(k.v, axis=2))
-        return plain(q, k, *v)
-
-    monkeypatch.setattr(qkv, "KVCache", FakeCache, raising=False)
-    monkeypatch.setattr(qkv, "attention", attention)
 
 
 @pytest.fixture
@@ -93,11 +67,10 @@ def test_every_call_visits_another_cache() -> None:
 
 
 @pytest.mark.usefixtures("_small")
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_whole_measurement_without_a_cache(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_a_whole_measurement(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     case = DecodeCase(4, 2, 8, 16, dtype)
     monkeypatch.setattr(decode, "CASES", {case.name: case})
-    monkeypatch.delattr(qkv, "KVCache", raising=False)
     before = qkv.num_threads()
     one, two = decode.measure(Settings(quick=True, only=".", peers=False))
     assert qkv.num_threads() == before
@@ -105,23 +78,11 @@ def test_a_whole_measurement_without_a_cache(monkeypatch: pytest.MonkeyPatch, dt
     assert one.operations == case.bytes
     assert one.peak == two.peak == [1e9] * 3
     assert len(one.samples["qkv"].cpu) == 3
-    assert one.variants == {"qkv": "arrays"}
     assert two.share() == pytest.approx(case.bytes / two.samples["qkv"].wall[0] / 2e9, rel=10)
-
-
-@pytest.mark.usefixtures("_small", "_with_cache")
-def test_a_whole_measurement_with_a_cache() -> None:
-    (run,) = decode.measure(Settings(quick=True, only=".", threads=(1,), peers=False))
-    assert run.variants == {"qkv": "KVCache"}
-    assert len(run.samples["qkv"].cpu) == 3
 
 
 @pytest.mark.usefixtures("_small")
 def test_what_can_not_be_measured_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delattr(qkv, "KVCache", raising=False)
-    monkeypatch.setattr(decode, "CASES", {"i": DecodeCase(4, 2, 8, 16, "int8")})
-    assert decode.measure(Settings(peers=False, quick=True, only=".")) == []
-    assert "kv16-int8: needs a cache: plain arrays are not int8, left out" in capsys.readouterr().err
     monkeypatch.setattr(machine, "available_bytes", lambda: 1000)
     assert decode.measure(Settings(peers=False, quick=True, only=".")) == []
     assert "GiB of memory, left out" in capsys.readouterr().err
@@ -136,17 +97,12 @@ def test_another_result_is_not_timed() -> None:
             decode.check_store(SMALL, operands, wrong)
 
 
-@pytest.mark.usefixtures("_with_cache")
 def test_a_cache_is_made_filled_and_attended_to() -> None:
     operands = make_operands(SMALL)
-    stores = [cache_store.make(Shape(2, 8, 20), "float32"), ArrayStore(Shape(2, 8, 20), "float32")]
-    assert isinstance(stores[0], CacheStore)
-    cache = stores[0]._cache
-    assert (cache.sizes, cache.dtype) == ((1, 2, 8, 20), "float32")
-    for store in stores:
-        store.append(operands.k[:, :, :5], operands.v[:, :, :5])
-        store.append(operands.k[:, :, 5:], operands.v[:, :, 5:])
-        np.testing.assert_array_equal(store.attend(operands.q), qkv.attention(operands.q, operands.k, operands.v))
+    store = cache_store.make(Shape(2, 8, 20), "float32")
+    store.append(operands.k[:, :, :5], operands.v[:, :, :5])
+    store.append(operands.k[:, :, 5:], operands.v[:, :, 5:])
+    np.testing.assert_array_equal(store.attend(operands.q), qkv.attention(operands.q, operands.k, operands.v))
 
 
 def test_torch_has_no_int8() -> None:
