@@ -43,7 +43,7 @@ struct KVCacheOptions {
 /// The bits are those of attention over k and v of the same numbers, however they were appended. Memory:
 /// batch * num_kv_heads * capacity * (head_dim * size(k_dtype) + value_dim * size(v_dtype)) bytes, and 4 bytes more for
 /// each of k and v that is int8; all of it is taken when the cache is made.
-/// Moves, does not copy. Several threads may read; append, truncate, grow and load need the cache alone.
+/// Moves, does not copy. Several threads may read; append, truncate and grow need the cache alone.
 class QKV_API KVCache {
  public:
   /// @throws ValueError, DtypeError; std::bad_alloc without memory.

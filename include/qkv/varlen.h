@@ -27,8 +27,8 @@ struct VarlenOptions {
 /// @param k    [total_kv, num_kv_heads, head_dim]
 /// @param v    [total_kv, num_kv_heads, value_dim]
 /// @param out  [total_q, num_heads, value_dim]
-/// @param outputs  lse and statistics, each [num_heads, total_q]; Stats::keys count within each segment, and every
-///                 segment has them; weights and logits are refused
+/// @param outputs  lse and statistics, each [num_heads, total_q]; Stats::keys count within each segment, below the longest
+///                 length, and weigh nothing where a segment has no such key; weights and logits are refused
 /// A row of a segment without keys sees nothing: out 0, lse -inf.
 ///
 /// @throws ShapeError, DtypeError, ValueError

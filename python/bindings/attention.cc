@@ -39,11 +39,13 @@ class Call : public AttentionCall {
 
   Call(const Arguments& arguments, const BoundCache& cache) : AttentionCall(arguments, Keys::kCache) {
     std::int64_t kv_len = 0;
+    std::int64_t value_dim = 0;
     {
       const auto lock = locked<std::shared_lock<std::shared_mutex>>(cache);
       kv_len = cache.kv_len();
+      value_dim = cache.value_dim();
     }
-    make_results(kv_len, cache.value_dim());
+    make_results(kv_len, value_dim);
   }
 
   nb::object run(Function function) const {

@@ -51,6 +51,8 @@ std::string in_python_words(std::string text) {
       {"qkv::PagedKVCache::share: to:", "target:"},
       {"qkv::KVCache: k_dtype:", "dtype:"},
       {"qkv::KVCache: v_dtype:", "dtype:"},
+      {"qkv::PagedKVCache: k_dtype:", "dtype:"},
+      {"qkv::PagedKVCache: v_dtype:", "dtype:"},
       {"qkv::attention: weights.rows:", "return_weights: Select.rows:"},
   };
   for (const auto& [library, python] : kNames) {

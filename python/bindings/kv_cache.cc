@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,17 @@ std::optional<std::int64_t> optional_int(nb::handle object, const char* name) {
   return to_int64(object, name);
 }
 
+/// Other threads run while memory is zeroed.
+template <class Cache, class Options>
+void make(Bound<Cache>* self, const Options& options) {
+  std::optional<Cache> made;
+  {
+    const nb::gil_scoped_release unlocked;
+    made.emplace(options);
+  }
+  new (self) Bound<Cache>(std::move(*made));
+}
+
 void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype, nb::handle window,
                 nb::handle num_sinks) {
   KVCacheOptions options;
@@ -67,7 +79,7 @@ void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype
   options.v_dtype = dtype_argument(v_dtype, "dtype");
   options.window = optional_int(window, "window");
   options.num_sinks = to_int64(num_sinks, "num_sinks");
-  new (self) Bound<KVCache>(KVCache(options));
+  make(self, options);
 }
 
 void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype) {
@@ -80,20 +92,27 @@ void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_
   options.value_dim = optional_int(sizes[5], "value_dim");
   options.k_dtype = dtype_argument(k_dtype, "dtype");
   options.v_dtype = dtype_argument(v_dtype, "dtype");
-  new (self) Bound<PagedKVCache>(PagedKVCache(options));
+  make(self, options);
 }
 
-/// Ints, one a sequence; a single int stands for all of them.
-std::vector<std::int64_t> per_sequence(nb::handle object, std::int64_t batch) {
-  std::vector<std::int64_t> values = to_int64s(object, "lengths");
-  if (array_type_of(object).kind == Kind::kNone && PyIndex_Check(object.ptr()) != 0) {
-    values.resize(static_cast<std::size_t>(batch), values.front());
+/// Lengths as they were given. Python's code runs while they are read: never under a lock of the cache.
+struct Lengths {
+  std::vector<std::int64_t> values;
+  bool one = false;  ///< a single int, for all sequences
+
+  explicit Lengths(nb::handle object)
+      : values(to_int64s(object, "lengths")),
+        one(array_type_of(object).kind == Kind::kNone && PyIndex_Check(object.ptr()) != 0) {}
+
+  /// One for each sequence of a cache that is locked.
+  std::vector<std::int64_t> for_batch(std::int64_t batch) const {
+    if (one) return std::vector<std::int64_t>(static_cast<std::size_t>(batch), values.front());
+    if (static_cast<std::int64_t>(values.size()) != batch) {
+      throw ShapeError(format_text("lengths: expected [batch] = [{}], got [{}]", batch, values.size()));
+    }
+    return values;
   }
-  if (static_cast<std::int64_t>(values.size()) != batch) {
-    throw ShapeError(format_text("lengths: expected [batch] = [{}], got [{}]", batch, values.size()));
-  }
-  return values;
-}
+};
 
 template <class Cache>
 void append(Bound<Cache>& self, nb::handle k, nb::handle v, nb::handle lengths) {
@@ -101,9 +120,11 @@ void append(Bound<Cache>& self, nb::handle k, nb::handle v, nb::handle lengths) 
   require_kind(v, "v", kind, "k");
   const Array keys(k, {"k", kFloatDtypes});
   const Array values(v, {"v", kFloatDtypes});
-  std::vector<std::int64_t> counts;
-  if (!lengths.is_none()) counts = per_sequence(lengths, self.cache().options().batch);
+  std::optional<Lengths> given;
+  if (!lengths.is_none()) given.emplace(lengths);
   const auto lock = locked<Exclusive>(self);
+  std::vector<std::int64_t> counts;
+  if (given) counts = given->for_batch(self.cache().options().batch);
   constexpr std::int64_t kFew = 1 << 14;  // copied in less time than the interpreter lock takes to hand over
   std::optional<nb::gil_scoped_release> unlocked;
   if (!keys.has_at_most(kFew) || !values.has_at_most(kFew)) unlocked.emplace();
@@ -112,9 +133,9 @@ void append(Bound<Cache>& self, nb::handle k, nb::handle v, nb::handle lengths) 
 
 template <class Cache>
 void truncate(Bound<Cache>& self, nb::handle lengths) {
-  const std::vector<std::int64_t> wanted = per_sequence(lengths, self.cache().options().batch);
+  const Lengths given(lengths);
   const auto lock = locked<Exclusive>(self);
-  self.cache().truncate(wanted);
+  self.cache().truncate(given.for_batch(self.cache().options().batch));
 }
 
 template <class Cache>
@@ -128,25 +149,35 @@ void grow(Bound<Cache>& self, nb::handle batch) {
 void share(Bound<PagedKVCache>& self, nb::handle from, nb::handle to, nb::handle length) {
   const std::int64_t source = to_int64(from, "source");
   const std::int64_t target = to_int64(to, "target");
+  const std::optional<std::int64_t> wanted = optional_int(length, "length");
   const auto lock = locked<Exclusive>(self);
   const auto lengths = self.cache().lengths();
   const bool exists = source >= 0 && source < static_cast<std::int64_t>(lengths.size());
   const std::int64_t all = exists ? lengths[static_cast<std::size_t>(source)] : 0;
-  self.cache().share(source, target, optional_int(length, "length").value_or(all));
+  self.cache().share(source, target, wanted.value_or(all));
+}
+
+/// What `read` makes of a cache that nobody changes meanwhile. It makes no Python object: those may run other code.
+template <class Cache, class Read>
+auto locked_read(Bound<Cache>& self, const Read& read) {
+  const auto lock = locked<Shared>(self);
+  return read(self.cache());
 }
 
 template <class Cache>
 nb::tuple lengths_of(Bound<Cache>& self) {
-  const auto lock = locked<Shared>(self);
-  nb::list lengths;
-  for (const std::int64_t length : self.cache().lengths()) lengths.append(length);
-  return nb::tuple(lengths);
+  const auto lengths = locked_read(self, [](const Cache& cache) {
+    return std::vector<std::int64_t>(cache.lengths().begin(), cache.lengths().end());
+  });
+  nb::list list;
+  for (const std::int64_t length : lengths) list.append(length);
+  return nb::tuple(list);
 }
 
 template <class Cache>
 void save(Bound<Cache>& self, const std::string& path) {
-  const auto lock = locked<Shared>(self);
   const nb::gil_scoped_release unlocked;
+  const Shared lock(self.users());
   self.cache().save(path);
 }
 
@@ -160,6 +191,12 @@ void load(Bound<Cache>* self, const std::string& path) {
   new (self) Bound<Cache>(std::move(*loaded));
 }
 
+/// One of the sizes that a cache was made for.
+template <class Cache, auto member>
+std::int64_t option(Bound<Cache>& self) {
+  return locked_read(self, [](const Cache& cache) { return cache.options().*member; });
+}
+
 nb::object optional_value(const std::optional<std::int64_t>& value) {
   return value ? nb::object(nb::int_(*value)) : nb::none();
 }
@@ -167,6 +204,7 @@ nb::object optional_value(const std::optional<std::int64_t>& value) {
 /// What both kinds have.
 template <class Cache>
 nb::class_<Bound<Cache>, BoundCache> bind_common(nb::module_& m, const char* name) {
+  using Options = std::remove_cvref_t<decltype(std::declval<Cache>().options())>;
   nb::class_<Bound<Cache>, BoundCache> type(m, name);
   type.def("__init__", &load<Cache>, nb::sig("def __init__(self, path: str, /) -> None"));
   type.def("append", &append<Cache>, nb::arg().none(), nb::arg().none(), nb::arg().none(),
@@ -175,16 +213,21 @@ nb::class_<Bound<Cache>, BoundCache> bind_common(nb::module_& m, const char* nam
   type.def("grow", &grow<Cache>, nb::arg().none(), nb::sig("def grow(self, batch: int, /) -> None"));
   type.def("save", &save<Cache>, nb::sig("def save(self, path: str, /) -> None"));
   type.def_prop_ro("lengths", &lengths_of<Cache>, nb::sig("def lengths(self) -> tuple[int, ...]"));
-  type.def_prop_ro("batch", [](Bound<Cache>& self) { return self.cache().options().batch; });
-  type.def_prop_ro("num_kv_heads", [](Bound<Cache>& self) { return self.cache().options().num_kv_heads; });
-  type.def_prop_ro("head_dim", [](Bound<Cache>& self) { return self.cache().options().head_dim; });
-  type.def_prop_ro("value_dim", [](Bound<Cache>& self) { return self.value_dim(); });
-  type.def_prop_ro("nbytes", [](Bound<Cache>& self) { return self.cache().nbytes(); });
+  type.def_prop_ro("batch", &option<Cache, &Options::batch>);
+  type.def_prop_ro("num_kv_heads", &option<Cache, &Options::num_kv_heads>);
+  type.def_prop_ro("head_dim", &option<Cache, &Options::head_dim>);
+  type.def_prop_ro("value_dim", [](Bound<Cache>& self) {
+    return locked_read(self, [](const Cache& cache) { return *cache.options().value_dim; });
+  });
+  type.def_prop_ro("nbytes", [](Bound<Cache>& self) {
+    return locked_read(self, [](const Cache& cache) { return cache.nbytes(); });
+  });
   type.def_prop_ro(
       "dtype",
       [](Bound<Cache>& self) {
-        const auto& options = self.cache().options();
-        return nb::make_tuple(std::string(name_of(options.k_dtype)), std::string(name_of(options.v_dtype)));
+        const auto [k, v] = locked_read(
+            self, [](const Cache& cache) { return std::pair(cache.options().k_dtype, cache.options().v_dtype); });
+        return nb::make_tuple(std::string(name_of(k)), std::string(name_of(v)));
       },
       nb::sig("def dtype(self) -> tuple[str, str]"));
   return type;
@@ -203,21 +246,23 @@ void bind_kv_cache(nb::module_& m) {
   cache.def("__init__", &make_cache, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
             nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, window: object, "
                     "num_sinks: object, /) -> None"));
-  cache.def_prop_ro("capacity", [](Bound<KVCache>& self) { return self.cache().options().capacity; });
-  cache.def_prop_ro("num_sinks", [](Bound<KVCache>& self) { return self.cache().options().num_sinks; });
+  cache.def_prop_ro("capacity", &option<KVCache, &KVCacheOptions::capacity>);
+  cache.def_prop_ro("num_sinks", &option<KVCache, &KVCacheOptions::num_sinks>);
   cache.def_prop_ro(
-      "window", [](Bound<KVCache>& self) { return optional_value(self.cache().options().window); },
+      "window",
+      [](Bound<KVCache>& self) {
+        return optional_value(locked_read(self, [](const KVCache& one) { return one.options().window; }));
+      },
       nb::sig("def window(self) -> int | None"));
   auto paged = bind_common<PagedKVCache>(m, "PagedKVCache");
   paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(),
             nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, /) -> None"));
   paged.def("share", &share, nb::arg().none(), nb::arg().none(), nb::arg().none(),
             nb::sig("def share(self, source: int, target: int, length: int | None, /) -> None"));
-  paged.def_prop_ro("num_pages", [](Bound<PagedKVCache>& self) { return self.cache().options().num_pages; });
-  paged.def_prop_ro("page_size", [](Bound<PagedKVCache>& self) { return self.cache().options().page_size; });
+  paged.def_prop_ro("num_pages", &option<PagedKVCache, &PagedKVCacheOptions::num_pages>);
+  paged.def_prop_ro("page_size", &option<PagedKVCache, &PagedKVCacheOptions::page_size>);
   paged.def_prop_ro("num_free_pages", [](Bound<PagedKVCache>& self) {
-    const auto lock = locked<Shared>(self);
-    return self.cache().num_free_pages();
+    return locked_read(self, [](const PagedKVCache& pages) { return pages.num_free_pages(); });
   });
 }
 

@@ -47,6 +47,9 @@ class VarlenCall : public AttentionCall {
     };
     if (!argument(kReturnWeights).is(nb::handle(Py_False))) refuse("return_weights");
     if (!argument(kReturnLogits).is_none()) refuse("return_logits");
+    if (!argument(kKvLens).is_none()) {
+      throw ValueError("kv_lens: a ragged batch takes none: cu_seqlens_k says how long each segment is");
+    }
   }
 
   VarlenOptions varlen_;

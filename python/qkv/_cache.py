@@ -139,13 +139,13 @@ class KVCache(_core.KVCache):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes what the sequences hold to a safetensors file, which appears whole or not at all."""
-        super().save(os.fspath(path))
+        super().save(os.fsdecode(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What `save` has written. ValueError for another file, OSError for one that cannot be read."""
         cache = cls.__new__(cls)
-        _core.KVCache.__init__(cache, os.fspath(path))
+        _core.KVCache.__init__(cache, os.fsdecode(path))
         return cache
 
     def __repr__(self) -> str:
@@ -224,13 +224,13 @@ class PagedKVCache(_core.PagedKVCache):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the pages in use to a safetensors file, shared ones once."""
-        super().save(os.fspath(path))
+        super().save(os.fsdecode(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """What `save` has written. ValueError for another file, OSError for one that cannot be read."""
         cache = cls.__new__(cls)
-        _core.PagedKVCache.__init__(cache, os.fspath(path))
+        _core.PagedKVCache.__init__(cache, os.fsdecode(path))
         return cache
 
     def __repr__(self) -> str:

@@ -35,9 +35,8 @@ struct PagedKVCache::State {
   std::int64_t pages_for(std::int64_t length) const noexcept {
     return length == 0 ? 0 : (length - 1) / options.page_size + 1;
   }
-  std::int32_t& page(std::size_t sequence, std::int64_t index) {
-    return table[sequence * static_cast<std::size_t>(table_width) + static_cast<std::size_t>(index)];
-  }
+  std::int32_t& page(std::size_t sequence, std::int64_t index) { return table[place(sequence, index)]; }
+  std::int32_t page(std::size_t sequence, std::int64_t index) const { return table[place(sequence, index)]; }
   /// Pages that a sequence must take to grow to a length, its own copy of a shared last one included. `leaving` counts
   /// the sequences that leave a page in this way: the last one that is left writes in place.
   std::int64_t pages_missing(std::size_t sequence, std::int64_t length, std::map<std::int32_t, std::int32_t>& leaving);
@@ -45,6 +44,10 @@ struct PagedKVCache::State {
   void take_pages(std::size_t sequence, std::int64_t length);
   void append(attention_detail::KVAddition& added);
   void shorten(std::size_t sequence, std::int64_t length);
+
+  std::size_t place(std::size_t sequence, std::int64_t index) const noexcept {
+    return sequence * static_cast<std::size_t>(table_width) + static_cast<std::size_t>(index);
+  }
 
   PagedKVCacheOptions options;  ///< value_dim resolved
   attention_detail::KVPair pair;

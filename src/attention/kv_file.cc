@@ -9,6 +9,7 @@
 #include "attention/kv_cache_state.h"
 #include "base/raise.h"
 #include "base/safetensors.h"
+#include "kernels/forward_problem.h"
 #include "qkv/kv_cache.h"
 
 // The files of caches: safetensors "k", "v", their scales, "lengths", and what each kind adds; sizes that no tensor shows
@@ -32,11 +33,13 @@ constexpr std::string_view kPagesFormat = "qkv.PagedKVCache 1";
 /// Reads what it expects, and refuses what differs.
 class KVFile {
  public:
-  KVFile(const std::filesystem::path& path, std::string_view format) : name_(path.string()), file_(path) {
+  KVFile(const std::filesystem::path& path, std::string_view format)
+      : name_(safetensors_printable(path.string())), file_(path) {
     const auto found = file_.metadata().find(std::string(kFormat));
     if (found == file_.metadata().end() || found->second != format) {
-      raise<ValueError>("{}: metadata: expected the format '{}', got {}", name_, format,
-                        found == file_.metadata().end() ? std::string("none") : "'" + found->second + "'");
+      raise<ValueError>(
+          "{}: metadata: expected the format '{}', got {}", name_, format,
+          found == file_.metadata().end() ? std::string("none") : "'" + safetensors_printable(found->second) + "'");
     }
   }
 
@@ -49,7 +52,7 @@ class KVFile {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size()) {
-      raise<ValueError>("{}: metadata: '{}': expected an integer, got '{}'", name_, key, text);
+      raise<ValueError>("{}: metadata: '{}': expected an integer, got '{}'", name_, key, safetensors_printable(text));
     }
     return value;
   }
@@ -117,8 +120,6 @@ void add_rows(const std::string& name, const ConstTensorView& numbers, const std
   if (scales) tensors.push_back({name + "_scales", scales->slice(2, 0, slots)});
 }
 
-constexpr std::int64_t kMostLength = std::int64_t{1} << 60;
-
 }  // namespace
 
 void KVCache::save(const std::filesystem::path& path) const {
@@ -161,7 +162,8 @@ KVCache KVCache::load(const std::filesystem::path& path) {
 
   const auto batch = static_cast<std::size_t>(options.batch);
   const Integers zeros(batch, 0);
-  state->lengths = file.per_sequence("lengths", zeros, Integers(batch, options.window ? kMostLength : slots));
+  state->lengths = file.per_sequence("lengths", zeros,
+                                     Integers(batch, options.window ? kernels::ForwardProblem::kMostPosition : slots));
   Integers used;
   for (const std::int64_t length : state->lengths) used.push_back(std::min(length, options.capacity));
   if (!used.empty() && *std::max_element(used.begin(), used.end()) != slots) {
@@ -187,7 +189,7 @@ KVCache KVCache::load(const std::filesystem::path& path) {
 }
 
 void PagedKVCache::save(const std::filesystem::path& path) const {
-  State& state = this->state();
+  const State& state = this->state();
   const PagedKVCacheOptions& options = state.options;
   // Pages in the order in which sequences use them.
   std::map<std::int32_t, std::int64_t> number;
@@ -235,9 +237,11 @@ PagedKVCache PagedKVCache::load(const std::filesystem::path& path) {
 
   const auto batch = static_cast<std::size_t>(options.batch);
   const std::int64_t most = table.shape()[1];
+  if (most > options.num_pages) {
+    file.refuse("tensor 'page_table': {} pages a sequence do not fit into {}", most, options.num_pages);
+  }
   state->widen_table(most);
-  state->lengths =
-      file.per_sequence("lengths", Integers(batch, 0), Integers(batch, most * std::max<std::int64_t>(k[2], 1)));
+  state->lengths = file.per_sequence("lengths", Integers(batch, 0), Integers(batch, most * k[2]));
   for (std::size_t b = 0; b < batch; ++b) {
     const std::int64_t* row = table.as<std::int64_t>() + static_cast<std::int64_t>(b) * most;
     for (std::int64_t p = 0; p < state->pages_for(state->lengths[b]); ++p) {

@@ -27,14 +27,20 @@ void check_dtype(std::string_view function, std::string_view name, Dtype dtype) 
 }
 
 /// k or v with four axes of the cache's sizes; the batch may be missing where it is 1.
-ConstTensorView read_rows(std::string_view name, const ConstTensorView& given, const ConstTensorView& kept,
-                          std::int64_t batch, Arguments& arguments) {
+ConstTensorView read_rows(std::string_view name, const ConstTensorView& given, const KVPair& pair, std::int64_t batch,
+                          Arguments& arguments) {
   const bool is_k = name == "k";
+  const ConstTensorView kept = (is_k ? pair.k : pair.v).numbers();
   const std::string_view axes = is_k ? "[batch, num_kv_heads, n, head_dim]" : "[batch, num_kv_heads, n, value_dim]";
   const ConstTensorView view = arguments.read(name, given, {axes, 3, 4});
   arguments.expect_real(name, given);
   arguments.expect_shape(name, given, view, {batch, kept.extent(1), view.extent(2), kept.extent(3)}, axes);
-  if (share_memory(given, kept)) {
+  const Footprint footprint(given);
+  const auto is_in = [&](const KVRows& rows) {
+    return share_memory(footprint, Footprint(rows.numbers())) ||
+           (rows.scales() && share_memory(footprint, Footprint(*rows.scales())));
+  };
+  if (is_in(pair.k) || is_in(pair.v)) {
     arguments.refuse<ValueError>(name, "{} shares memory with the cache, which would read what it writes",
                                  given.shape());
   }
@@ -71,8 +77,8 @@ KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k
                        std::span<const std::int64_t> given_lengths, const KVPair& pair, std::int64_t batch)
     : counts(given_lengths.begin(), given_lengths.end()) {
   Arguments arguments(function);
-  k = read_rows("k", given_k, pair.k.numbers(), batch, arguments);
-  v = read_rows("v", given_v, pair.v.numbers(), batch, arguments);
+  k = read_rows("k", given_k, pair, batch, arguments);
+  v = read_rows("v", given_v, pair, batch, arguments);
   const std::int64_t tokens = k.extent(2);
   if (v.extent(2) != tokens) {
     arguments.refuse<ShapeError>("v", "expected {} tokens as in k {}, got {} in {}", tokens, given_k.shape(),

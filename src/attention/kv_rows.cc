@@ -37,7 +37,7 @@ KVRounding::KVRounding(const ConstTensorView& rows, Dtype to)
   }
 }
 
-float KVRounding::operator()(const void* from, void* to) {
+float KVRounding::operator()(const void* from, void* to) noexcept {
   if (as_they_are_) {
     std::memcpy(to, from, static_cast<std::size_t>(columns_) * size_of(to_));
     return 0;
@@ -84,7 +84,7 @@ std::int64_t KVRows::row_bytes() const {
   return numbers_.shape()[3] * static_cast<std::int64_t>(size_of(numbers_.dtype()));
 }
 
-void KVRows::write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round) {
+void KVRows::write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round) noexcept {
   if (to.count == 0 || numbers_.shape()[3] == 0) return;  // nothing is there, and strides may be anything
   const bool scaled = numbers_.dtype() == Dtype::kInt8;
   const auto item = static_cast<std::int64_t>(size_of(rows.dtype()));

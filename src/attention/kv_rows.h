@@ -26,7 +26,7 @@ class KVRounding {
   KVRounding(const ConstTensorView& rows, Dtype to);
 
   /// One row. @return the scale of an int8 slot
-  float operator()(const void* from, void* to);
+  float operator()(const void* from, void* to) noexcept;
 
  private:
   float narrowed(const float* from, void* to) const;
@@ -49,8 +49,8 @@ class KVRows {
   /// Takes over what was read from a file; `scales` is empty unless the numbers are int8.
   KVRows(Tensor numbers, Tensor scales) : numbers_(std::move(numbers)), scales_(std::move(scales)) {}
 
-  /// Rounds rows [first, first + to.count) of a sequence, [num_kv_heads, n, columns], into slots. Does not throw.
-  void write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round);
+  /// Rounds rows [first, first + to.count) of a sequence, [num_kv_heads, n, columns], into slots.
+  void write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round) noexcept;
   /// Copies slots from the other, which has the same heads, columns and dtype; `to` has as many.
   void copy(const KVSlots& to, const KVRows& other, const KVSlots& from);
   ConstTensorView numbers() const { return numbers_.view(); }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -15,6 +16,17 @@ using attention_detail::KVAddition;
 using attention_detail::KVPair;
 using attention_detail::KVShape;
 using attention_detail::KVSlots;
+
+namespace {
+
+/// Neither is beyond 2^31, but a table that large is memory that nobody has.
+std::size_t table_size(std::int64_t batch, std::int64_t width) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 48;
+  if (width > 0 && batch > kMost / width) throw std::bad_alloc();
+  return static_cast<std::size_t>(batch * width);
+}
+
+}  // namespace
 
 PagedKVCache::State::State(const PagedKVCacheOptions& given) : options(given) {
   constexpr std::string_view kFunction = "qkv::PagedKVCache";
@@ -55,8 +67,8 @@ std::int64_t PagedKVCache::State::pages_missing(std::size_t sequence, std::int64
 
 void PagedKVCache::State::widen_table(std::int64_t pages) {
   if (pages <= table_width) return;
-  const std::int64_t width = std::max(pages, 2 * table_width);
-  std::vector<std::int32_t> wider(lengths.size() * static_cast<std::size_t>(width), 0);
+  const std::int64_t width = std::min(std::max(pages, 2 * table_width), options.num_pages);
+  std::vector<std::int32_t> wider(table_size(std::ssize(lengths), width), 0);
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     std::copy_n(table.begin() + static_cast<std::ptrdiff_t>(b) * table_width, table_width,
                 wider.begin() + static_cast<std::ptrdiff_t>(b) * width);
@@ -154,7 +166,7 @@ void PagedKVCache::grow(std::int64_t batch) {
   const auto count = static_cast<std::size_t>(batch);
   // The table first: if there is no memory for it, nothing has changed.
   state.lengths.reserve(count);
-  state.table.resize(count * static_cast<std::size_t>(state.table_width), 0);
+  state.table.resize(table_size(batch, state.table_width), 0);
   state.lengths.resize(count, 0);
   state.options.batch = batch;
 }

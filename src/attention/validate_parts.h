@@ -14,62 +14,42 @@ namespace qkv::attention_detail {
 
 /// How the operands of an entry point lie, and what their axes are called.
 struct OperandForm {
-  bool ragged;  ///< [length, heads, dim] instead of [batch, heads, length, dim]
-  bool kept;    ///< k and v are a cache's, which may be int8
-  bool paged;   ///< their first axis is pages instead of batch
-  std::string_view k_name, v_name;
-  Axes q, k, v, out;
-  Axes row;  ///< of lse and statistics
-  std::string_view kv_len;
+  bool ragged = false;  ///< [length, heads, dim] instead of [batch, heads, length, dim]
+  bool kept = false;    ///< k and v are a cache's, which may be int8
+  bool paged = false;   ///< their first axis is pages instead of batch
+  std::string_view k_name = "k";
+  std::string_view v_name = "v";
+  Axes q = {"[batch, num_heads, q_len, head_dim]", 1, 4};
+  Axes k = {"[batch, num_kv_heads, kv_len, head_dim]", 1, 4};
+  Axes v = {"[batch, num_kv_heads, kv_len, value_dim]", 1, 4};
+  Axes out = {"[batch, num_heads, q_len, value_dim]", 1, 4};
+  Axes row = {"[batch, num_heads, q_len]", 1, 3};  ///< of lse and statistics
+  std::string_view kv_len = "kv_len";
   std::string_view scale_axes = {};  ///< of int8 k and v
 };
-inline constexpr OperandForm kDenseForm = {false,
-                                           false,
-                                           false,
-                                           "k",
-                                           "v",
-                                           {"[batch, num_heads, q_len, head_dim]", 1, 4},
-                                           {"[batch, num_kv_heads, kv_len, head_dim]", 1, 4},
-                                           {"[batch, num_kv_heads, kv_len, value_dim]", 1, 4},
-                                           {"[batch, num_heads, q_len, value_dim]", 1, 4},
-                                           {"[batch, num_heads, q_len]", 1, 3},
-                                           "kv_len"};
-inline constexpr OperandForm kRaggedForm = {true,
-                                            false,
-                                            false,
-                                            "k",
-                                            "v",
-                                            {"[total_q, num_heads, head_dim]", 3, 3},
-                                            {"[total_kv, num_kv_heads, head_dim]", 3, 3},
-                                            {"[total_kv, num_kv_heads, value_dim]", 3, 3},
-                                            {"[total_q, num_heads, value_dim]", 3, 3},
-                                            {"[num_heads, total_q]", 2, 2},
-                                            "total_kv"};
-
-inline constexpr OperandForm kCacheForm = {false,
-                                           true,
-                                           false,
-                                           "kv.k",
-                                           "kv.v",
-                                           {"[batch, num_heads, q_len, head_dim]", 1, 4},
-                                           {"[batch, num_kv_heads, slots, head_dim]", 4, 4},
-                                           {"[batch, num_kv_heads, slots, value_dim]", 4, 4},
-                                           {"[batch, num_heads, q_len, value_dim]", 1, 4},
-                                           {"[batch, num_heads, q_len]", 1, 3},
-                                           "slots",
-                                           "[batch, num_kv_heads, slots]"};
-inline constexpr OperandForm kPagedForm = {false,
-                                           true,
-                                           true,
-                                           "kv.k",
-                                           "kv.v",
-                                           {"[batch, num_heads, q_len, head_dim]", 1, 4},
-                                           {"[num_pages, num_kv_heads, page_size, head_dim]", 4, 4},
-                                           {"[num_pages, num_kv_heads, page_size, value_dim]", 4, 4},
-                                           {"[batch, num_heads, q_len, value_dim]", 1, 4},
-                                           {"[batch, num_heads, q_len]", 1, 3},
-                                           "page_size",
-                                           "[num_pages, num_kv_heads, page_size]"};
+inline constexpr OperandForm kDenseForm = {};
+inline constexpr OperandForm kRaggedForm = {.ragged = true,
+                                            .q = {"[total_q, num_heads, head_dim]", 3, 3},
+                                            .k = {"[total_kv, num_kv_heads, head_dim]", 3, 3},
+                                            .v = {"[total_kv, num_kv_heads, value_dim]", 3, 3},
+                                            .out = {"[total_q, num_heads, value_dim]", 3, 3},
+                                            .row = {"[num_heads, total_q]", 2, 2},
+                                            .kv_len = "total_kv"};
+inline constexpr OperandForm kCacheForm = {.kept = true,
+                                           .k_name = "kv.k",
+                                           .v_name = "kv.v",
+                                           .k = {"[batch, num_kv_heads, slots, head_dim]", 4, 4},
+                                           .v = {"[batch, num_kv_heads, slots, value_dim]", 4, 4},
+                                           .kv_len = "slots",
+                                           .scale_axes = "[batch, num_kv_heads, slots]"};
+inline constexpr OperandForm kPagedForm = {.kept = true,
+                                           .paged = true,
+                                           .k_name = "kv.k",
+                                           .v_name = "kv.v",
+                                           .k = {"[num_pages, num_kv_heads, page_size, head_dim]", 4, 4},
+                                           .v = {"[num_pages, num_kv_heads, page_size, value_dim]", 4, 4},
+                                           .kv_len = "page_size",
+                                           .scale_axes = "[num_pages, num_kv_heads, page_size]"};
 
 /// Each checks its share of a call and fills it into the problem: first the operands, which say the sizes. A ragged call
 /// is one batch of the total lengths at first, and kv_len of a cache its slots.

@@ -105,13 +105,17 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
       row.careful = !(problem.sinks.number(block.head.batch, row.head) < std::numeric_limits<double>::infinity());
     }
     if (row.keys.range.empty()) continue;
+    if (row.keys.range.end <= problem.num_sink_keys) {  // of the sinks alone
+      sinks = std::max(sinks, row.keys.range.end);
+      continue;
+    }
     if (window.empty()) window = row.keys.range;
     window.begin = std::min(window.begin, row.keys.range.begin);
     window.end = std::max(window.end, row.keys.range.end);
     sinks = std::max(sinks, row.keys.sinks);
   }
-  block.span.range = {sinks > 0 ? 0 : window.begin, window.end};
-  if (sinks > 0) block.span.hole = hole_between(sinks, window.begin);
+  block.span.range = {sinks > 0 ? 0 : window.begin, std::max(window.end, sinks)};
+  if (sinks > 0 && !window.empty()) block.span.hole = hole_between(sinks, window.begin);
   const KeyRange keys = block.span.range;
   block.several_chunks = !keys.empty() && keys.begin / kKeyChunk != (keys.end - 1) / kKeyChunk;
   if (block.several_chunks) block.total = take_state(arena, block);

@@ -134,6 +134,30 @@ TEST_P(CacheOfDtype, KeepsNumbersRoundedOnce) {
   });
 }
 
+TEST(KVCache, NumbersOfAnyDtypeAndStrideAreRoundedOnce) {
+  // The middle between two numbers of 16 bits, and a little more: float32 rounds it to the middle, which then goes to even.
+  const double tie = 1 + 0x1p-8 + 0x1p-30;
+  const double half_tie = 1 + 0x1p-11 + 0x1p-30;
+  for (const Dtype to : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16}) {
+    for (const Dtype from : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kFloat16, Dtype::kBFloat16}) {
+      for (const Layout layout : kAllLayouts) {
+        SCOPED_TRACE(std::string(name_of(from)) + " to " + std::string(name_of(to)));
+        Random random(15);
+        Guarded k({1, 2, 3, 7}, from, layout);
+        random.fill_normal(k);
+        write(k, {0, 0, 0, 0}, tie);
+        write(k, {0, 1, 2, 6}, half_tie);
+        KVCache cache({.num_kv_heads = 2, .head_dim = 7, .capacity = 3, .k_dtype = to, .v_dtype = to});
+        cache.append(k, k);
+        for_each_index({1, 2, 3, 7}, [&](const Extents& at) {
+          ASSERT_EQ(read(cache.view().k, at), kept_as(read(k, at), to)) << to_string(at);
+          ASSERT_EQ(read(cache.view().v, at), kept_as(read(k, at), to)) << to_string(at);
+        });
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, CacheOfDtype, ::testing::ValuesIn(kStorage),
                          [](const auto& dtype) { return std::string(name_of(dtype.param)); });
 
@@ -441,6 +465,8 @@ TEST(KVCache, ItsOwnMemoryIsNotAppendedToIt) {
                 HasSubstr("append: k: [1, 1, 2, 8] shares memory with the cache"));
     EXPECT_THAT(error_of<ValueError>([&] { cache.append(tokens.keys(0, 2), kv.v.slice(2, 0, 2)); }),
                 HasSubstr("append: v: [1, 1, 2, 8] shares memory with the cache"));
+    EXPECT_THAT(error_of<ValueError>([&] { cache.append(kv.v.slice(2, 0, 2), tokens.values(0, 2)); }),
+                HasSubstr("append: k: [1, 1, 2, 8] shares memory with the cache"));
   };
   check(KVCache({.head_dim = 8, .capacity = 4, .window = 4}));
   check(PagedKVCache({.head_dim = 8, .num_pages = 1, .page_size = 16}));

@@ -205,6 +205,11 @@ TEST_F(CacheFile, PageTablesThatNameNoPageAreRefused) {
   EXPECT_THAT(with([](Metadata&, Entries& e) { e["lengths"].as<std::int64_t>()[0] = 25; }),
               HasSubstr("tensor 'lengths': expected 0 to 24 for sequence 0, got 25"));
   EXPECT_THAT(with([](Metadata& m, Entries&) { m["num_pages"] = "2"; }), HasSubstr("3 pages do not fit into 2"));
+  EXPECT_THAT(with([](Metadata&, Entries& e) {
+                e["page_table"] = Tensor({0, std::int64_t{1} << 40}, Dtype::kInt64);
+                e["lengths"] = Tensor({0}, Dtype::kInt64);
+              }),
+              HasSubstr("tensor 'page_table': 1099511627776 pages a sequence do not fit into 9"));
 }
 
 TEST_F(CacheFile, WhatTheSystemRefusesIsAFilesystemError) {

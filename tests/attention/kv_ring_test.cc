@@ -76,6 +76,45 @@ TEST(KVRing, DecodingIsASlidingWindowBesideTheSinks) {
   }
 }
 
+TEST(KVRing, SequencesOfABatchTurnAtTheirOwnPace) {
+  constexpr std::int64_t kLength = 150;
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBFloat16, Dtype::kInt8}) {
+    Random random(4);
+    const Tensor k = random.normal_tensor({3, 2, kLength, 16}, Dtype::kFloat32);
+    const Tensor v = random.normal_tensor({3, 2, kLength, 16}, Dtype::kFloat32);
+    const Tensor q = random.normal_tensor({3, 4, 1, 16}, Dtype::kFloat32);
+    KVCache ring_cache({.batch = 3,
+                        .num_kv_heads = 2,
+                        .head_dim = 16,
+                        .capacity = 31,
+                        .k_dtype = dtype,
+                        .v_dtype = dtype,
+                        .window = 20,
+                        .num_sinks = 3});
+    KVCache whole({.batch = 3,
+                   .num_kv_heads = 2,
+                   .head_dim = 16,
+                   .capacity = 500,
+                   .k_dtype = dtype,
+                   .v_dtype = dtype,
+                   .num_sinks = 3});
+    for (int round = 0; round < 40; ++round) {
+      std::vector<std::int64_t> counts;
+      for (int b = 0; b < 3; ++b) counts.push_back(random.integer(0, 8));
+      const std::int64_t begin = random.integer(0, kLength - 8);
+      for (KVCache* cache : {&ring_cache, &whole}) {
+        cache->append(k.view().slice(2, begin, begin + 8), v.view().slice(2, begin, begin + 8), counts);
+      }
+      Tensor out(q.shape(), Dtype::kFloat32);
+      Tensor expected(q.shape(), Dtype::kFloat32);
+      attention(q, ring_cache.view(), out, {.causal = true});
+      attention(q, whole.view(), expected, {.causal = true, .window = {.left = 19}});
+      ASSERT_TRUE(same_bits(out, expected)) << name_of(dtype) << " round " << round;
+    }
+    EXPECT_GT(ring_cache.lengths()[0], 31);
+  }
+}
+
 TEST(KVRing, SpareSlotsLetSeveralRowsAttendAtOnce) {
   const Stream stream(400);
   const Tensor expected = stream.by_mask(30, 4);

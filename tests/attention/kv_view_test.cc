@@ -26,7 +26,7 @@ struct Pair {
 Pair draw_pair(Random& random, Dtype dtype, Keeping keeping, std::int64_t most) {
   Pair pair{draw_call(random, dtype, most), {}, {}};
   Call& call = pair.call;
-  // A cache is dense along its axes, and int8 stands for float32.
+  // int8 stands for float32.
   const bool may_be_whole = dtype == Dtype::kFloat32;
   const bool whole_k = may_be_whole && call.k->dtype() == dtype && random.chance(0.4);
   const bool whole_v = may_be_whole && call.v->dtype() == dtype && random.chance(0.4);
@@ -124,6 +124,23 @@ TEST_P(KeptKeys, OfALongSequenceLeaveAHoleBehindTheSinks) {
     const Results kept = run_kept(pair, wanted);
     window_to_mask(call, pair.kept);
     expect_same_bits(kept, run_all(call, wanted));
+  }
+}
+
+TEST_P(KeptKeys, ThreadsChangeNothing) {
+  for (const Keeping keeping : kEveryKeeping) {
+    for (std::uint64_t seed = 601; seed <= (kSanitized ? 605U : 615U) && !HasFailure(); ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Random random(seed);
+      const Pair pair = draw_pair(random, dtype(), keeping, 400);
+      SCOPED_TRACE(pair.text);
+      const auto with_threads = [&](int threads) {
+        const ThreadScope scope(threads);
+        return run_kept(pair, {.matrices = seed % 2 == 0});
+      };
+      const Results one = with_threads(1);
+      for (const int threads : {2, 3, 8}) expect_same_bits(with_threads(threads), one);
+    }
   }
 }
 

@@ -245,7 +245,7 @@ def test_errors_of_files(tmp_path: Path) -> None:
         (lambda: slots().append(*tokens(), lengths=[1, 51]), ValueError, "lengths: expected 0 to 50 tokens"),
         (lambda: slots().truncate([0, 1]), ValueError, "lengths: expected 0 to 0, the keys of sequence 1, got 1"),
         (lambda: slots().grow(1), ValueError, "batch: expected 2 or more"),
-        (lambda: pages().share(0, 5), ValueError, r"target: expected a sequence in 0..1, got 5"),
+        (lambda: pages().share(0, 5), ValueError, r"target: expected one of the 2 sequences, from 0 on, got 5"),
         (lambda: qkv.attention(queries(batch=1), slots()), ValueError, "cache: k: expected batch 1"),
         (lambda: qkv.attention(queries()[..., :5], slots()), ValueError, "cache: k: expected head_dim 5"),
         (lambda: qkv.attention(queries(), slots(), kv_lens=3), ValueError, "kv_lens: a cache takes none"),
@@ -329,6 +329,50 @@ def test_threads_may_attend_while_another_appends() -> None:
     assert cache.lengths == (61 * 64,)
 
 
+def test_threads_may_look_at_a_cache_that_grows() -> None:
+    cache = qkv.KVCache(1, 2, 64, 1000)
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def look() -> None:
+        try:
+            while not done.is_set():
+                batch = cache.batch
+                assert batch <= len(cache.lengths) <= 200
+                assert cache.nbytes % (2 * 1000 * 64 * 4 * 2) == 0
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for batch in range(2, 200, 4):
+        cache.grow(batch)
+    done.set()
+    thread.join()
+    assert not failures
+
+
+class Reads:
+    """An int whose conversion looks at the cache that it is an argument of."""
+
+    def __init__(self, cache: Any, value: int) -> None:
+        self._cache, self._value = cache, value
+
+    def __index__(self) -> int:
+        assert self._cache.lengths is not None
+        return self._value
+
+
+def test_arguments_may_look_at_the_cache() -> None:
+    k, v = tokens()
+    cache = pages()
+    cache.append(k, v, lengths=[Reads(cache, 30), Reads(cache, 0)])
+    cache.share(Reads(cache, 0), Reads(cache, 1), Reads(cache, 20))
+    cache.truncate(Reads(cache, 10))
+    cache.grow(Reads(cache, 3))
+    assert cache.lengths == (10, 10, 0)
+
+
 def test_repr_says_how_full_it_is() -> None:
     cache = slots(window=20, num_sinks=4)
     cache.append(*tokens())
@@ -337,4 +381,4 @@ def test_repr_says_how_full_it_is() -> None:
         r"window=20, num_sinks=4; lengths \[50, 50\], 38400 bytes\)",
         repr(cache),
     )
-    assert "5 pages free" not in repr(pages())
+    assert "12 pages free" in repr(pages())
