@@ -6,25 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "qkv/error.h"
-#include "qkv/kv_cache.h"
+#include "attention/kv_tokens.h"
 #include "support/on_target.h"
-#include "support/random_call.h"
 
 namespace qkv::support {
 namespace {
 
 using ::testing::HasSubstr;
-
-template <class Call>
-std::string value_error_of(const Call& call) {
-  try {
-    call();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 /// One long sequence of keys, values and queries.
 struct Stream {
@@ -125,7 +113,7 @@ TEST(KVRing, SpareSlotsLetSeveralRowsAttendAtOnce) {
   }
   stream.append(cache, 0, 21);  // one more than the spare slots allow
   EXPECT_EQ(
-      value_error_of([&] { stream.attend(cache, 0, 21); }),
+      error_of<ValueError>([&] { stream.attend(cache, 0, 21); }),
       "qkv::attention: q: the first of 21 rows of batch 0, at position 400, sees keys from 371 on, but the ring holds "
       "those from 372 on; append fewer keys between two calls, or give a narrower window");
   EXPECT_NO_THROW(stream.attend(cache, 0, 21, {.left = 28}));
@@ -165,7 +153,7 @@ TEST(KVRing, TruncationStopsWhereKeysAreGone) {
   const Stream stream(300);
   KVCache cache(ring(30, 4, 10));
   stream.append(cache, 0, 100);
-  EXPECT_THAT(value_error_of([&] { cache.truncate(std::vector<std::int64_t>{89}); }),
+  EXPECT_THAT(error_of<ValueError>([&] { cache.truncate(std::vector<std::int64_t>{89}); }),
               HasSubstr("expected at most 4 sinks, or 90 keys or more for sequence 0, whose ring has overwritten those "
                         "before 60, got 89"));
   cache.truncate(std::vector<std::int64_t>{90});
@@ -191,7 +179,7 @@ TEST(KVRing, LogitsOfKeysThatAreGoneAreRefused) {
     attention(stream.q.view().slice(2, 59, 60), cache.view(), out, {.causal = true},
               {.logits = Logits{.out = logits, .stage = stage}});
   };
-  EXPECT_THAT(value_error_of([&] { ask(LogitsStage::kScaled); }),
+  EXPECT_THAT(error_of<ValueError>([&] { ask(LogitsStage::kScaled); }),
               HasSubstr("logits: before masks they are of every key, and the ring holds keys from 30 on alone"));
   ask(LogitsStage::kMasked);
   EXPECT_EQ(read(logits, {0, 0, 0, 10}), -kInf);
@@ -205,7 +193,7 @@ TEST(KVRing, PositionsEndAtTwoToThe60) {
   cache.append(many, many);
   cache.append(many, many);
   EXPECT_THAT(
-      value_error_of([&] { cache.append(many.slice(2, 0, 1), many.slice(2, 0, 1)); }),
+      error_of<ValueError>([&] { cache.append(many.slice(2, 0, 1), many.slice(2, 0, 1)); }),
       HasSubstr("sequence 0 holds 1152921504606846976 of 1152921504606846976 keys and has room for 0 more, got 1"));
   Tensor out({1, 1, 1, 1}, Dtype::kFloat32);
   attention(tensor_of({1, 1, 1, 1}, Dtype::kFloat32, {1}), cache.view(), out);
@@ -228,10 +216,11 @@ TEST(KVRing, InDoubleWhatLiesBetweenIsLeftOutToo) {
 }
 
 TEST(KVRing, OptionsNameWhatIsWrong) {
-  EXPECT_EQ(value_error_of([] { KVCache cache(ring(0, 4, 9)); }), "qkv::KVCache: window: expected 1 or more, got 0");
-  EXPECT_EQ(value_error_of([] { KVCache cache(ring(30, -1, 0)); }),
+  EXPECT_EQ(error_of<ValueError>([] { KVCache cache(ring(0, 4, 9)); }),
+            "qkv::KVCache: window: expected 1 or more, got 0");
+  EXPECT_EQ(error_of<ValueError>([] { KVCache cache(ring(30, -1, 0)); }),
             "qkv::KVCache: num_sinks: expected 0 or more, got -1");
-  EXPECT_EQ(value_error_of([] { KVCache cache(ring(30, 4, -1)); }),
+  EXPECT_EQ(error_of<ValueError>([] { KVCache cache(ring(30, 4, -1)); }),
             "qkv::KVCache: capacity: expected at least 4 sinks and a window of 30, got 33");
 }
 
