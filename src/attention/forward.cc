@@ -4,11 +4,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/parallel.h"
 #include "kernels/forward_f32.h"
 #include "kernels/forward_plain.h"
+#include "kernels/key_order.h"
 #include "kernels/packed_head.h"
 #include "kernels/prefetch.h"
 #include "kernels/row_block.h"
@@ -18,9 +20,12 @@
 namespace qkv::attention_detail {
 namespace {
 
+using kernels::align_down;
+using kernels::ChunkState;
 using kernels::ForwardKernelF32;
 using kernels::ForwardProblem;
 using kernels::KeySpan;
+using kernels::kKeyChunk;
 using kernels::NextHead;
 using kernels::PackedHead;
 using kernels::PackedHeadBuffer;
@@ -198,13 +203,61 @@ void forward_by_rows(const Heads& heads, const ForwardKernelF32& kernel, int thr
   }
 }
 
-/// Few rows a head, which read their keys once: packing those for all threads would cost more than it evens out.
+/// The chunks that a head's rows see a key of.
+std::vector<std::int64_t> chunks_of(const Head& head) {
+  const KeySpan span = packed_span(head.problem, head.batch);
+  std::vector<std::int64_t> chunks;
+  for (std::int64_t first = align_down(span.range.begin, kKeyChunk); first < span.range.end; first += kKeyChunk) {
+    const KeySpan part = span.within({first, first + kKeyChunk});
+    if (!part.range.empty()) {
+      chunks.push_back(first / kKeyChunk);
+    } else {  // in the hole
+      first = align_down(span.hole.end, kKeyChunk) - kKeyChunk;
+    }
+  }
+  return chunks;
+}
+
+/// Few heads of a few rows, which read their keys once: threads take chunks of keys.
+void forward_by_chunks(const Heads& heads, const ForwardKernelF32& kernel) {
+  struct Part {
+    std::int64_t head = 0;
+    std::int64_t chunk = 0;
+  };
+  std::vector<Part> parts;
+  std::vector<std::size_t> ends;  // of a head's parts
+  for (std::int64_t index = 0; index < heads.size(); ++index) {
+    for (const std::int64_t chunk : chunks_of(heads[index])) parts.push_back({index, chunk});
+    ends.push_back(parts.size());
+  }
+  const auto first_of = [&](std::size_t index) { return index == 0 ? 0 : ends[index - 1]; };
+  const auto has_several = [&](std::size_t index) { return ends[index] - first_of(index) > 1; };
+  std::vector<ChunkState> states(parts.size());
+  parallel_for(parts.size(), [&](std::size_t item) {
+    const Part& part = parts[item];
+    const Head head = heads[part.head];
+    if (!has_several(static_cast<std::size_t>(part.head))) return;
+    kernel.run_chunk(head.problem, not_packed(head), part.chunk, states[item]);
+  });
+  parallel_for(ends.size(), [&](std::size_t index) {
+    const Head head = heads[static_cast<std::int64_t>(index)];
+    if (has_several(index)) {
+      const std::span<const ChunkState> of_head(states.data() + first_of(index), ends[index] - first_of(index));
+      kernel.finish_chunks(head.problem, not_packed(head), of_head);
+    } else {
+      kernel.run(head.problem, not_packed(head), 0, head.problem.rows_of_head(), NextHead());
+    }
+  });
+}
+
 bool pack_by_block(Calls calls) { return std::all_of(calls.begin(), calls.end(), kernels::packs_by_block); }
 
 void forward_f32(Calls calls, const ForwardKernelF32& kernel, int threads) {
   const Heads heads(calls);
-  if (threads == 1 || heads.size() >= 4 * threads || (heads.size() >= threads && pack_by_block(calls))) {
+  if (threads == 1 || heads.size() >= 4 * threads) {
     forward_by_heads(heads, kernel, threads);
+  } else if (pack_by_block(calls)) {
+    forward_by_chunks(heads, kernel);
   } else {
     forward_by_rows(heads, kernel, threads);
   }

@@ -102,12 +102,10 @@ void clear_states(const RowBlock& block) {
   std::fill_n(block.max_key, block.num_rows, std::int64_t{-1});
 }
 
-void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin, std::int64_t row_end,
-              const NextHead& next) {
-  RowBlock block{problem, Formula(problem), head};
-  begin_rows(block, row_begin, row_end, kLanes, kPanel);
-  scale_queries(block);
-  clear_states(block);
+/// All key blocks of the span, one after the other; states of chunks go into the totals. Calls first_block(first row,
+/// number of rows) for each group before its first block.
+template <class FirstBlock>
+void compute_blocks(RowBlock& block, const FirstBlock& first_block) {
   const KeySpan& span = block.span;
   const std::int64_t first_base = align_down(span.range.begin, kKeyBlock);
   std::int64_t next_base = first_base;
@@ -120,7 +118,7 @@ void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_
     }
     if (!block.values_in_place) pack_values(block, base);
     for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) {
-      if (base == first_base) next.prefetch(row_begin + first, row_begin + first + size, problem.rows_of_head());
+      if (base == first_base) first_block(first, size);
       kGroupStep[size - 1](block, first, base);
     });
     const bool chunk_ends = next_base / kKeyChunk != base / kKeyChunk || next_base >= span.range.end;
@@ -128,7 +126,86 @@ void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_
     for (std::int64_t row = 0; row < block.num_rows; ++row) merge_chunk(block, row);
     std::fill_n(block.fresh, block.num_rows, true);
   }
+}
+
+void finish_groups(RowBlock& block) {
   for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) { kGroupFinish[size - 1](block, first); });
+}
+
+void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin, std::int64_t row_end,
+              const NextHead& next) {
+  RowBlock block{problem, Formula(problem), head};
+  begin_rows(block, row_begin, row_end, kLanes, kPanel);
+  scale_queries(block);
+  clear_states(block);
+  compute_blocks(block, [&](std::int64_t first, std::int64_t size) {
+    next.prefetch(row_begin + first, row_begin + first + size, problem.rows_of_head());
+  });
+  finish_groups(block);
+}
+
+void save_row(const RowBlock& block, std::int64_t row, ChunkState& state) {
+  const SoftmaxState& chunk = block.chunk;
+  ChunkState::Row& saved = state.rows[static_cast<std::size_t>(row)];
+  saved.max = chunk.max[row];
+  saved.sum = chunk.sum[row];
+  if (chunk.divisor != nullptr) saved.divisor = chunk.divisor[row];
+  saved.seen = block.rows[row].seen;
+  saved.careful = block.rows[row].careful;
+  std::copy_n(chunk.values + row * block.value_stride, block.value_stride,
+              state.values.data() + row * block.value_stride);
+  if (block.max_key == nullptr) return;
+  saved.entropy = chunk.entropy[row];
+  saved.chosen = chunk.chosen[row];
+  saved.max_logit = block.max_logit[row];
+  saved.max_raw = block.max_raw[row];
+  saved.max_key = block.max_key[row];
+}
+
+/// As if the chunk's blocks had been computed here.
+void restore_row(const ChunkState& state, std::int64_t row, RowBlock& block) {
+  SoftmaxState& chunk = block.chunk;
+  const ChunkState::Row& saved = state.rows[static_cast<std::size_t>(row)];
+  chunk.max[row] = saved.max;
+  chunk.sum[row] = saved.sum;
+  if (chunk.divisor != nullptr) chunk.divisor[row] = saved.divisor;
+  block.rows[row].seen |= saved.seen;
+  block.rows[row].careful |= saved.careful;
+  std::copy_n(state.values.data() + row * block.value_stride, block.value_stride,
+              chunk.values + row * block.value_stride);
+  if (block.max_key == nullptr) return;
+  chunk.entropy[row] = saved.entropy;
+  chunk.chosen[row] = saved.chosen;
+  block.max_raw[row] = std::max(block.max_raw[row], saved.max_raw);
+  if (!(saved.max_logit > block.max_logit[row])) return;  // of equal ones the lowest key's
+  block.max_logit[row] = saved.max_logit;
+  block.max_key[row] = saved.max_key;
+}
+
+void run_chunk(const ForwardProblem& problem, const PackedHead& head, std::int64_t chunk, ChunkState& state) {
+  RowBlock block{problem, Formula(problem), head};
+  begin_rows(block, 0, problem.rows_of_head(), kLanes, kPanel);
+  block.span = block.span.within({chunk * kKeyChunk, (chunk + 1) * kKeyChunk});
+  block.several_chunks = false;
+  scale_queries(block);
+  clear_states(block);
+  compute_blocks(block, [](std::int64_t, std::int64_t) {});
+  state.rows.resize(static_cast<std::size_t>(block.num_rows));
+  state.values.resize(static_cast<std::size_t>(block.num_rows * block.value_stride));
+  for (std::int64_t row = 0; row < block.num_rows; ++row) save_row(block, row, state);
+}
+
+void finish_chunks(const ForwardProblem& problem, const PackedHead& head, std::span<const ChunkState> states) {
+  RowBlock block{problem, Formula(problem), head};
+  begin_rows(block, 0, problem.rows_of_head(), kLanes, kPanel);
+  clear_states(block);
+  for (const ChunkState& state : states) {
+    for (std::int64_t row = 0; row < block.num_rows; ++row) {
+      restore_row(state, row, block);
+      merge_chunk(block, row);
+    }
+  }
+  finish_groups(block);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -161,13 +238,15 @@ constexpr std::string_view baseline_name() {
 #endif
 }
 
-#define QKV_KERNEL(NAMESPACE, NAME, BIT) \
-  Built{BIT, {NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows}},
+#define QKV_KERNEL(NAMESPACE, NAME, BIT)                                                            \
+  Built{BIT,                                                                                        \
+        {NAME, NAMESPACE::kLanes, NAMESPACE::pack_words, NAMESPACE::run_rows, NAMESPACE::run_chunk, \
+         NAMESPACE::finish_chunks}},
 constexpr Built kBuilt[] = {
     QKV_TARGETS_ABOVE_BASELINE(QKV_KERNEL)  //
-    Built{
-        HWY_STATIC_TARGET,
-        {baseline_name(), HWY_STATIC_DISPATCH(kLanes), HWY_STATIC_DISPATCH(pack_words), HWY_STATIC_DISPATCH(run_rows)}},
+    Built{HWY_STATIC_TARGET,
+          {baseline_name(), HWY_STATIC_DISPATCH(kLanes), HWY_STATIC_DISPATCH(pack_words), HWY_STATIC_DISPATCH(run_rows),
+           HWY_STATIC_DISPATCH(run_chunk), HWY_STATIC_DISPATCH(finish_chunks)}},
 };
 #undef QKV_KERNEL
 

@@ -1,6 +1,7 @@
 #ifndef QKV_SRC_KERNELS_KEY_RANGE_H_
 #define QKV_SRC_KERNELS_KEY_RANGE_H_
 
+#include <algorithm>
 #include <cstdint>
 
 namespace qkv::kernels {
@@ -21,6 +22,18 @@ struct KeySpan {
   /// Keys of the span before `key`, which is not in the hole.
   std::int64_t index_of(std::int64_t key) const noexcept {
     return key - range.begin - (key >= hole.end ? hole.end - hole.begin : 0);
+  }
+  /// The part within some keys.
+  KeySpan within(KeyRange keys) const noexcept {
+    KeySpan part{{std::max(range.begin, keys.begin), std::min(range.end, keys.end)},
+                 {std::max(hole.begin, keys.begin), std::min(hole.end, keys.end)}};
+    if (part.hole.empty()) {
+      part.hole = {};
+    } else if (part.hole.begin == part.range.begin) {
+      part.range.begin = part.hole.end;
+      part.hole = {};
+    }
+    return part;
   }
   std::int64_t size() const noexcept { return range.end - range.begin - (hole.end - hole.begin); }
   /// The key that has this index.
