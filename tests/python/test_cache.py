@@ -244,7 +244,7 @@ def test_errors_of_files(tmp_path: Path) -> None:
         (lambda: slots().append(*tokens(), lengths=[1]), ValueError, r"lengths: expected \[batch\] = \[2\], got \[1\]"),
         (lambda: slots().append(*tokens(), lengths=[1, 51]), ValueError, "lengths: expected 0 to 50 tokens"),
         (lambda: slots().truncate([0, 1]), ValueError, "lengths: expected 0 to 0, the keys of sequence 1, got 1"),
-        (lambda: slots().grow(1), ValueError, "batch: expected 2 or more"),
+        (lambda: slots().grow(1), ValueError, "batch: expected 2 to 2147483647, got 1"),
         (lambda: pages().share(0, 5), ValueError, r"target: expected one of the 2 sequences, from 0 on, got 5"),
         (lambda: qkv.attention(queries(batch=1), slots()), ValueError, "cache: k: expected batch 1"),
         (lambda: qkv.attention(queries()[..., :5], slots()), ValueError, "cache: k: expected head_dim 5"),
