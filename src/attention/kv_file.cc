@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -120,13 +121,60 @@ void add_rows(const std::string& name, const ConstTensorView& numbers, const std
   if (scales) tensors.push_back({name + "_scales", scales->slice(2, 0, slots)});
 }
 
+/// What a file says of the cache that it was.
+KVCacheOptions options_in(const KVFile& file, const Extents& k, const Extents& v) {
+  KVCacheOptions options;
+  options.batch = k[0];
+  options.num_kv_heads = k[1];
+  options.head_dim = k[3];
+  options.capacity = file.number("capacity");
+  options.value_dim = v[3];
+  options.k_dtype = file.dtype("k");
+  options.v_dtype = file.dtype("v");
+  options.num_sinks = file.number("num_sinks");
+  if (file.has("window")) options.window = file.number("window");
+  if (k[2] > options.capacity) file.refuse("tensor 'k': {} slots do not fit a capacity of {}", k[2], options.capacity);
+  return options;
+}
+
+PagedKVCacheOptions page_options_in(const KVFile& file, const Extents& k, const Extents& v) {
+  PagedKVCacheOptions options;
+  options.batch = file.shape("page_table", 2)[0];
+  options.num_kv_heads = k[1];
+  options.head_dim = k[3];
+  options.num_pages = file.number("num_pages");
+  options.page_size = k[2];
+  options.value_dim = v[3];
+  options.k_dtype = file.dtype("k");
+  options.v_dtype = file.dtype("v");
+  if (k[0] > options.num_pages) file.refuse("tensor 'k': {} pages do not fit into {}", k[0], options.num_pages);
+  return options;
+}
+
+KVPair pair_in(const KVFile& file, const Extents& k, const Extents& v) {
+  KVPair pair;
+  pair.k = file.rows("k", k);
+  pair.v = file.rows("v", {k[0], k[1], k[2], v[3]});
+  return pair;
+}
+
+/// Slots that each sequence has filled.
+Integers filled_slots(std::span<const std::int64_t> lengths, std::int64_t capacity) {
+  Integers filled;
+  for (const std::int64_t length : lengths) filled.push_back(std::min(length, capacity));
+  return filled;
+}
+
+std::int64_t largest(const Integers& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
 }  // namespace
 
 void KVCache::save(const std::filesystem::path& path) const {
   const State& state = this->state();
   const KVCacheOptions& options = state.options;
-  std::int64_t slots = 0;
-  for (const std::int64_t length : state.lengths) slots = std::max(slots, std::min(length, options.capacity));
+  const std::int64_t slots = largest(filled_slots(state.lengths, options.capacity));
   std::vector<NamedView> tensors;
   add_rows("k", state.pair.k.numbers(), state.pair.k.scales(), slots, tensors);
   add_rows("v", state.pair.v.numbers(), state.pair.v.scales(), slots, tensors);
@@ -145,30 +193,14 @@ KVCache KVCache::load(const std::filesystem::path& path) {
   const KVFile file(path, kSlotsFormat);
   const Extents k = file.shape("k", 4);
   const Extents v = file.shape("v", 4);
-  KVCacheOptions options;
-  options.batch = k[0];
-  options.num_kv_heads = k[1];
-  options.head_dim = k[3];
-  options.capacity = file.number("capacity");
-  options.value_dim = v[3];
-  options.k_dtype = file.dtype("k");
-  options.v_dtype = file.dtype("v");
-  options.num_sinks = file.number("num_sinks");
-  if (file.has("window")) options.window = file.number("window");
-  const std::int64_t slots = k[2];
-  if (slots > options.capacity)
-    file.refuse("tensor 'k': {} slots do not fit a capacity of {}", slots, options.capacity);
+  const KVCacheOptions options = options_in(file, k, v);
   auto state = file.checked([&] { return std::make_unique<State>(options); });
 
   const auto batch = static_cast<std::size_t>(options.batch);
-  const Integers zeros(batch, 0);
-  state->lengths = file.per_sequence("lengths", zeros,
-                                     Integers(batch, options.window ? kernels::ForwardProblem::kMostPosition : slots));
-  Integers used;
-  for (const std::int64_t length : state->lengths) used.push_back(std::min(length, options.capacity));
-  if (!used.empty() && *std::max_element(used.begin(), used.end()) != slots) {
-    file.refuse("tensor 'k': {} slots are not those of the lengths", slots);
-  }
+  const std::int64_t longest = options.window ? kernels::ForwardProblem::kMostPosition : k[2];
+  state->lengths = file.per_sequence("lengths", Integers(batch, 0), Integers(batch, longest));
+  const Integers filled = filled_slots(state->lengths, options.capacity);
+  if (batch > 0 && largest(filled) != k[2]) file.refuse("tensor 'k': {} slots are not those of the lengths", k[2]);
   if (options.window) {
     Integers low;
     Integers high;
@@ -178,12 +210,10 @@ KVCache KVCache::load(const std::filesystem::path& path) {
     }
     state->kept_from = file.per_sequence("kept_from", low, high);
   }
-  KVPair saved;
-  saved.k = file.rows("k", k);
-  saved.v = file.rows("v", {k[0], k[1], k[2], v[3]});
-  for (std::int64_t b = 0; b < options.batch; ++b) {
-    const KVSlots filled{b, 0, used[static_cast<std::size_t>(b)]};
-    state->pair.copy(filled, saved, filled);
+  const KVPair saved = pair_in(file, k, v);
+  for (std::size_t b = 0; b < batch; ++b) {
+    const KVSlots slots{static_cast<std::int64_t>(b), 0, filled[b]};
+    state->pair.copy(slots, saved, slots);
   }
   return KVCache(std::move(state));
 }
@@ -222,17 +252,8 @@ PagedKVCache PagedKVCache::load(const std::filesystem::path& path) {
   const KVFile file(path, kPagesFormat);
   const Extents k = file.shape("k", 4);
   const Extents v = file.shape("v", 4);
-  PagedKVCacheOptions options;
-  options.num_kv_heads = k[1];
-  options.head_dim = k[3];
-  options.num_pages = file.number("num_pages");
-  options.page_size = k[2];
-  options.value_dim = v[3];
-  options.k_dtype = file.dtype("k");
-  options.v_dtype = file.dtype("v");
-  if (k[0] > options.num_pages) file.refuse("tensor 'k': {} pages do not fit into {}", k[0], options.num_pages);
+  const PagedKVCacheOptions options = page_options_in(file, k, v);
   const Tensor table = file.read("page_table", Dtype::kInt64, file.shape("page_table", 2));
-  options.batch = table.shape()[0];
   auto state = file.checked([&] { return std::make_unique<State>(options); });
 
   const auto batch = static_cast<std::size_t>(options.batch);
@@ -254,9 +275,7 @@ PagedKVCache PagedKVCache::load(const std::filesystem::path& path) {
     }
   }
   std::erase_if(state->free, [&](std::int32_t page) { return state->users[static_cast<std::size_t>(page)] > 0; });
-  KVPair saved;
-  saved.k = file.rows("k", k);
-  saved.v = file.rows("v", {k[0], k[1], k[2], v[3]});
+  const KVPair saved = pair_in(file, k, v);
   for (std::int64_t page = 0; page < k[0]; ++page) {
     state->pair.copy({page, 0, k[2]}, saved, {page, 0, k[2]});
   }
