@@ -104,7 +104,8 @@ struct Loops {
 #define QKV_LOOPS(NAMESPACE, NAME, BIT)                                                \
   Loops{NAME, BIT, kernels::NAMESPACE::fma_operations, kernels::NAMESPACE::fma_chains, \
         kernels::NAMESPACE::sum_of_memory},
-/// The names are those of qkv::available_targets(), where "avx512_more" is avx512 with more; any other is the one that needs no more than the compiler's flags.
+/// The names are those of qkv::available_targets(), where "avx512_more" is avx512 with more; any other is the one that needs
+/// no more than the compiler's flags.
 constexpr Loops kBuilt[] = {
     QKV_TARGETS_ABOVE_BASELINE(QKV_LOOPS)  //
     Loops{"", HWY_STATIC_TARGET, kernels::HWY_STATIC_DISPATCH(fma_operations), kernels::HWY_STATIC_DISPATCH(fma_chains),

@@ -56,7 +56,8 @@ struct AttentionOptions {
   double softcap = 0;
   /// bool, true = attend; broadcasts onto [batch, num_heads, q_len, kv_len] by NumPy's rules, from 0 to 4 axes.
   std::optional<ConstTensorView> mask = {};
-  /// Added to the logits; q's dtype, or float32 beside 16 bits; broadcasts like mask. -inf hides the key, finfo.min is an ordinary number.
+  /// Added to the logits; q's dtype, or float32 beside 16 bits; broadcasts like mask. -inf hides the key, finfo.min is an
+  /// ordinary number.
   std::optional<ConstTensorView> bias = {};
   /// One extra logit per head that takes part in the sum but has no value: [num_heads] or [batch, num_heads], as bias.
   std::optional<ConstTensorView> sinks = {};

@@ -193,8 +193,8 @@ HWY_INLINE VF key_scales(const Operand& scales, std::int64_t kv_head, const KeyP
   return hn::LoadU(kF32, lanes);
 }
 
-/// Packs keys from a multiple of a vector on. Lanes beyond the last key of a vector become 0; vectors without a key stay as they are:
-/// no tile reads them.
+/// Packs keys from a multiple of a vector on. Lanes beyond the last key of a vector become 0; vectors without a key stay
+/// as they are: no tile reads them.
 template <Readers kReaders, class T>
 std::uint32_t pack_keys(const ForwardProblem& problem, const PackedHead& head, KeyRange keys) {
   std::uint32_t largest = 0;

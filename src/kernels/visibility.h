@@ -9,8 +9,8 @@
 namespace qkv::kernels {
 
 /// Which keys a row sees is asked for 64 keys at a time, at absolute multiples of 64: one word, bit j for key base + j.
-/// Everything that hides a key (causal, window and the sinks beside it, kv_lens, mask) is decided in this file and nowhere else in the kernels;
-/// -inf in the bias, which takes reading the bias, clears further bits once logits are formed.
+/// Everything that hides a key (causal, window and the sinks beside it, kv_lens, mask) is decided in this file and nowhere
+/// else in the kernels; -inf in the bias, which takes reading the bias, clears further bits once logits are formed.
 inline constexpr std::int64_t kWordKeys = 64;
 
 /// What one query row may see.
