@@ -321,19 +321,6 @@ TEST(KVCache, GrowingLeavesWhatIsThere) {
   EXPECT_THAT(error_of<ValueError>([&] { cache.grow(2); }), HasSubstr("grow: batch: expected 3 to 2147483647, got 2"));
 }
 
-TEST(KVCache, MemoryThatIsNotThereLeavesTheCacheAsItWas) {
-  Random random(9);
-  KVCache cache(small_options());
-  const Tokens tokens(random, {2, 2, 10, 24});
-  append(cache, tokens, 0, 10);
-  const Tensor q = random.normal_tensor({2, 2, 1, 24}, Dtype::kFloat32);
-  const Tensor before = attend_to(q, cache.view());
-  EXPECT_THROW(cache.grow(std::int64_t{1} << 30), std::bad_alloc);
-  EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(10, 10));
-  EXPECT_TRUE(same_bits(attend_to(q, cache.view()), before));
-  EXPECT_THROW(KVCache({.head_dim = 128, .capacity = std::int64_t{1} << 45}), std::bad_alloc);
-}
-
 TEST(KVCache, SizesNameWhatIsWrong) {
   const auto made = [](const KVCacheOptions& options) { return error_of<ValueError>([&] { KVCache cache(options); }); };
   EXPECT_EQ(made({.batch = -1}), "qkv::KVCache: batch: expected 0 to 2147483647, got -1");

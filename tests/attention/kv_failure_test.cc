@@ -7,8 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "qkv/kv_cache.h"
-#include "support/random_call.h"
+#include "attention/kv_tokens.h"
 #include "support/results.h"
 
 namespace {
@@ -58,7 +57,7 @@ int fail_at_every_allocation(const Change& change, const Check& check) {
   }
 }
 
-Tensor attend_to(const KVView& kv) {
+Tensor attend_alike(const KVView& kv) {
   Random random(3);
   const Tensor q = random.normal_tensor({3, 2, 1, 4}, Dtype::kFloat32);
   Tensor out({3, 2, 1, 4}, Dtype::kFloat32);
@@ -72,10 +71,10 @@ void expect_all_or_nothing(Cache cache) {
   const Tensor first = random.normal_tensor({3, 2, 5, 4}, Dtype::kFloat32);
   const Tensor tokens = random.normal_tensor({3, 2, 4, 4}, Dtype::kFloat64);
   cache.append(first, first);
-  const Tensor before = attend_to(cache.view());
+  const Tensor before = attend_alike(cache.view());
   const auto is_as_before = [&] {
     EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(5, 5, 5));
-    EXPECT_TRUE(same_bits(attend_to(cache.view()), before));
+    EXPECT_TRUE(same_bits(attend_alike(cache.view()), before));
   };
   EXPECT_GT(fail_at_every_allocation([&] { cache.append(tokens, tokens); }, is_as_before), 2);
   cache.truncate(std::vector<std::int64_t>{5, 5, 5});
@@ -111,6 +110,19 @@ TEST(KVFailure, PagesAreNotLost) {
   const Tensor tokens = random.normal_tensor({3, 2, 4, 4}, Dtype::kFloat64);
   fail_at_every_allocation([&] { cache.append(tokens, tokens); }, [&] { EXPECT_EQ(cache.num_free_pages(), 6); });
   EXPECT_EQ(cache.num_free_pages(), 3);
+}
+
+TEST(KVFailure, MemoryThatIsNotThereLeavesTheCacheAsItWas) {
+  Random random(9);
+  KVCache cache(small_options());
+  const Tokens tokens(random, {2, 2, 10, 24});
+  append(cache, tokens, 0, 10);
+  const Tensor q = random.normal_tensor({2, 2, 1, 24}, Dtype::kFloat32);
+  const Tensor before = attend_to(q, cache.view());
+  EXPECT_THROW(cache.grow(std::int64_t{1} << 30), std::bad_alloc);
+  EXPECT_THAT(cache.lengths(), ::testing::ElementsAre(10, 10));
+  EXPECT_TRUE(same_bits(attend_to(q, cache.view()), before));
+  EXPECT_THROW(KVCache({.head_dim = 128, .capacity = std::int64_t{1} << 45}), std::bad_alloc);
 }
 
 }  // namespace
