@@ -16,7 +16,7 @@ torch: Any = optional("torch")
 needs_torch = pytest.mark.needs("torch")
 
 SIGNATURE = (
-    "(q, k, v, *, mask=None, bias=None, causal=False, query_offset=None, window=None, scale=None, softcap=0.0, "
+    "(q, k, v=None, *, mask=None, bias=None, causal=False, query_offset=None, window=None, scale=None, softcap=0.0, "
     "sinks=None, alibi_slopes=None, kv_lens=None, dropout=0.0, seed=None, return_lse=False, return_weights=False, "
     "return_logits=None, return_stats=False, stats_keys=None, out=None)"
 )
