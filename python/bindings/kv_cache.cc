@@ -67,31 +67,32 @@ void make(Bound<Cache>* self, const Options& options) {
   new (self) Bound<Cache>(std::move(*made));
 }
 
-void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype, nb::handle window,
-                nb::handle num_sinks) {
-  KVCacheOptions options;
+/// Sizes and dtypes that both kinds have.
+template <class Options>
+Options common_options(const nb::tuple& sizes, nb::handle value_dim, nb::handle k_dtype, nb::handle v_dtype) {
+  Options options;
   options.batch = to_int64(sizes[0], "batch");
   options.num_kv_heads = to_int64(sizes[1], "num_kv_heads");
   options.head_dim = to_int64(sizes[2], "head_dim");
-  options.capacity = to_int64(sizes[3], "capacity");
-  options.value_dim = optional_int(sizes[4], "value_dim");
+  options.value_dim = optional_int(value_dim, "value_dim");
   options.k_dtype = dtype_argument(k_dtype, "dtype");
   options.v_dtype = dtype_argument(v_dtype, "dtype");
+  return options;
+}
+
+void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype, nb::handle window,
+                nb::handle num_sinks) {
+  auto options = common_options<KVCacheOptions>(sizes, sizes[4], k_dtype, v_dtype);
+  options.capacity = to_int64(sizes[3], "capacity");
   options.window = optional_int(window, "window");
   options.num_sinks = to_int64(num_sinks, "num_sinks");
   make(self, options);
 }
 
 void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype) {
-  PagedKVCacheOptions options;
-  options.batch = to_int64(sizes[0], "batch");
-  options.num_kv_heads = to_int64(sizes[1], "num_kv_heads");
-  options.head_dim = to_int64(sizes[2], "head_dim");
+  auto options = common_options<PagedKVCacheOptions>(sizes, sizes[5], k_dtype, v_dtype);
   options.num_pages = to_int64(sizes[3], "num_pages");
   options.page_size = to_int64(sizes[4], "page_size");
-  options.value_dim = optional_int(sizes[5], "value_dim");
-  options.k_dtype = dtype_argument(k_dtype, "dtype");
-  options.v_dtype = dtype_argument(v_dtype, "dtype");
   make(self, options);
 }
 

@@ -47,30 +47,26 @@ Integers read_lengths(const KVView& kv, const ForwardProblem& problem, Arguments
 KeyPlaces resolve_pages(const ConstTensorView& given, const Integers& lengths, const ForwardProblem& problem,
                         std::int64_t num_pages, Arguments& arguments) {
   const ConstTensorView view = arguments.read("kv.page_table", given, {"[batch, most pages]", 2, 2});
-  if (given.dtype() != Dtype::kInt32 && given.dtype() != Dtype::kInt64) {
-    arguments.refuse<DtypeError>("kv.page_table", "expected int32 or int64, got {}", given.dtype());
-  }
+  expect_integers("kv.page_table", given, arguments);
   if (view.extent(0) != problem.batch) {
     arguments.refuse<ShapeError>("kv.page_table", "expected batch {} as in q, got {} in {}", problem.batch,
                                  view.extent(0), given.shape());
   }
   const std::int64_t page_size = problem.kv_len;
   const std::int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  const std::int64_t most = longest == 0 || page_size == 0 ? 0 : (longest - 1) / page_size + 1;
-  const std::int64_t width = std::min(view.extent(1), most);
+  if (longest > 0 && page_size == 0) arguments.refuse<ShapeError>("kv.k", "page_size is 0");
+  const auto pages_for = [page_size](std::int64_t length) { return length == 0 ? 0 : (length - 1) / page_size + 1; };
+  const std::int64_t width = std::min(view.extent(1), pages_for(longest));
   Integers table(static_cast<std::size_t>(problem.batch * width), 0);
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t length = lengths[static_cast<std::size_t>(b)];
-    if (length > 0 && page_size == 0) arguments.refuse<ShapeError>("kv.k", "page_size is 0");
-    const std::int64_t pages = length == 0 ? 0 : (length - 1) / page_size + 1;
+    const std::int64_t pages = pages_for(length);
     if (pages > width) {
       arguments.refuse<ValueError>("kv.page_table", "{} keys of batch {} need {} pages of {}, got {} in {}", length, b,
                                    pages, page_size, view.extent(1), given.shape());
     }
     for (std::int64_t p = 0; p < pages; ++p) {
-      const std::int64_t at = b * view.stride(0) + p * view.stride(1);
-      const std::int64_t page =
-          given.dtype() == Dtype::kInt32 ? view.as<std::int32_t>()[at] : view.as<std::int64_t>()[at];
+      const std::int64_t page = integer_at(view, b * view.stride(0) + p * view.stride(1));
       if (page < 0 || page >= num_pages) {
         arguments.refuse<ValueError>("kv.page_table", "expected one of the {} pages, from 0 on, got {} at [{}, {}]",
                                      num_pages, page, b, p);

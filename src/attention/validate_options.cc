@@ -116,17 +116,24 @@ void check_dropout(const Dropout& dropout, const Arguments& arguments) {
 
 }  // namespace
 
+void expect_integers(std::string_view name, const ConstTensorView& given, const Arguments& arguments) {
+  if (given.dtype() == Dtype::kInt32 || given.dtype() == Dtype::kInt64) return;
+  arguments.refuse<DtypeError>(name, "expected int32 or int64, got {}", given.dtype());
+}
+
+std::int64_t integer_at(const ConstTensorView& view, std::int64_t offset) {
+  return view.dtype() == Dtype::kInt32 ? view.as<std::int32_t>()[offset] : view.as<std::int64_t>()[offset];
+}
+
 std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& given, std::string_view axis,
                                         std::optional<std::int64_t> expected, Arguments& arguments) {
   const ConstTensorView view = arguments.read(name, given, {axis, 1, 1});
-  if (given.dtype() != Dtype::kInt32 && given.dtype() != Dtype::kInt64) {
-    arguments.refuse<DtypeError>(name, "expected int32 or int64, got {}", given.dtype());
-  }
+  expect_integers(name, given, arguments);
   if (expected) arguments.expect_shape(name, given, view, {*expected}, axis);
   std::vector<std::int64_t> values(static_cast<std::size_t>(view.extent(0)));
   std::int64_t at = 0;
   for (std::int64_t& value : values) {
-    value = given.dtype() == Dtype::kInt32 ? view.as<std::int32_t>()[at] : view.as<std::int64_t>()[at];
+    value = integer_at(view, at);
     at += view.stride(0);
   }
   return values;

@@ -60,6 +60,11 @@ void resolve_options(const AttentionOptions& options, Arguments& arguments, kern
 void resolve_outputs(const AttentionOutputs& outputs, const Axes& row_axes, Arguments& arguments,
                      kernels::ForwardProblem& problem);
 
+/// Refuses what is neither int32 nor int64.
+void expect_integers(std::string_view name, const ConstTensorView& given, const Arguments& arguments);
+/// An element of such a view, by its offset.
+std::int64_t integer_at(const ConstTensorView& view, std::int64_t offset);
+
 /// int32 or int64, as many as `expected` says: kv_lens, offsets, cumulative lengths.
 std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& given, std::string_view axis,
                                         std::optional<std::int64_t> expected, Arguments& arguments);

@@ -1,20 +1,17 @@
 // Caches in files: what comes back computes the same bits, and a file that save has not written is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "attention/kv_tokens.h"
 #include "base/safetensors.h"
-#include "qkv/error.h"
-#include "qkv/kv_cache.h"
 #include "support/on_target.h"
-#include "support/random_call.h"
+#include "support/temporary_folder.h"
 
 namespace qkv::support {
 namespace {
@@ -26,19 +23,20 @@ using Entries = std::map<std::string, Tensor>;
 
 class CacheFile : public ::testing::Test {
  protected:
-  CacheFile() : path_(std::filesystem::temp_directory_path() / ("qkv_cache_" + std::to_string(::getpid()) + ".st")) {}
-  ~CacheFile() override { std::filesystem::remove(path_); }
-  CacheFile(const CacheFile&) = delete;
-  CacheFile& operator=(const CacheFile&) = delete;
-
   template <class Cache>
   std::string error_of_load() const {
-    try {
-      Cache::load(path_);
-    } catch (const ValueError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+    return error_of<ValueError>([&] { Cache::load(path_); });
+  }
+  /// Of the file of a cache with something changed in it.
+  template <class Cache, class Change>
+  std::string error_with(const Cache& cache, const Change& change) const {
+    cache.save(path_);
+    Metadata metadata;
+    Entries entries;
+    read(metadata, entries);
+    change(metadata, entries);
+    write(metadata, entries);
+    return error_of_load<Cache>();
   }
 
   /// The file as save has written it, to be changed and written again.
@@ -53,7 +51,8 @@ class CacheFile : public ::testing::Test {
     write_safetensors(path_, metadata, views);
   }
 
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
+  std::filesystem::path path_ = folder_.path() / "cache.st";
 };
 
 Tensor attend_to(const KVView& kv, std::int64_t batch) {
@@ -147,15 +146,7 @@ TEST_F(CacheFile, WhatSaveHasNotWrittenIsRefused) {
   cache.save(path_);
   EXPECT_THAT(error_of_load<PagedKVCache>(),
               HasSubstr("expected the format 'qkv.PagedKVCache 1', got 'qkv.KVCache 1'"));
-  const auto with = [&](const auto& change) {
-    cache.save(path_);
-    Metadata metadata;
-    Entries entries;
-    read(metadata, entries);
-    change(metadata, entries);
-    write(metadata, entries);
-    return error_of_load<KVCache>();
-  };
+  const auto with = [&](const auto& change) { return error_with(cache, change); };
   EXPECT_THAT(with([](Metadata& m, Entries&) { m.erase("format"); }),
               HasSubstr("expected the format 'qkv.KVCache 1', got none"));
   EXPECT_THAT(with([](Metadata& m, Entries&) { m.erase("capacity"); }), HasSubstr("metadata: 'capacity' is missing"));
@@ -191,15 +182,7 @@ TEST_F(CacheFile, PageTablesThatNameNoPageAreRefused) {
   PagedKVCache pages({.num_kv_heads = 1, .head_dim = 8, .num_pages = 9, .page_size = 8});
   const Tensor tokens = random.normal_tensor({1, 1, 20, 8}, Dtype::kFloat32);
   pages.append(tokens, tokens);
-  const auto with = [&](const auto& change) {
-    pages.save(path_);
-    Metadata metadata;
-    Entries entries;
-    read(metadata, entries);
-    change(metadata, entries);
-    write(metadata, entries);
-    return error_of_load<PagedKVCache>();
-  };
+  const auto with = [&](const auto& change) { return error_with(pages, change); };
   EXPECT_THAT(with([](Metadata&, Entries& e) { e["page_table"].as<std::int64_t>()[1] = 3; }),
               HasSubstr("tensor 'page_table': expected one of the 3 pages, from 0 on, got 3 at [0, 1]"));
   EXPECT_THAT(with([](Metadata&, Entries& e) { e["lengths"].as<std::int64_t>()[0] = 25; }),
