@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -72,7 +73,9 @@ class Positions {
   Positions() = default;
   Positions(std::int64_t first) : first_(first) {}  // NOLINT(google-explicit-constructor)
   /// int32 or int64, [n] or [batch, n].
-  Positions(ConstTensorView ids) : ids_(ids) {}  // NOLINT(google-explicit-constructor)
+  template <class View>
+    requires std::is_convertible_v<const View&, ConstTensorView>
+  Positions(const View& ids) : ids_(ids) {}  // NOLINT(google-explicit-constructor)
 
   std::int64_t first() const noexcept { return first_; }
   const std::optional<ConstTensorView>& ids() const noexcept { return ids_; }

@@ -138,7 +138,12 @@ void rotate_block(const Application& call, RopeRows& rows, std::int64_t b, std::
   strip.to_row = out.stride(axis);
   strip.count = strip.alike ? x.extent(1) : end - begin;
   if (!strip.alike) {
-    for (std::int64_t h = 0; h < x.extent(1); ++h) rotate_from(h, begin);
+    for (std::int64_t h = 0; h < x.extent(1); ++h) {
+      const bool last = h + 1 == x.extent(1);
+      strip.from_next = last ? 0 : x.stride(1);
+      strip.to_next = last ? 0 : out.stride(1);
+      rotate_from(h, begin);
+    }
     return;
   }
   for (std::int64_t i = begin; i < end; ++i) {

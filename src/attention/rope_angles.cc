@@ -35,23 +35,36 @@ const double* RopeAngles::look_up(const std::vector<double>& table, std::int64_t
 }
 
 RopeTurner::RopeTurner(const RopeAngles& angles)
-    : angles_(&angles), upper_(2 * angles.frequencies().size()), room_(2 * upper_.size()) {}
+    : angles_(&angles),
+      low_room_(2 * angles.frequencies().size()),
+      middle_room_(low_room_.size()),
+      high_(low_room_.size()),
+      product_(low_room_.size()) {}
 
 TurnParts RopeTurner::at(std::int64_t position) {
   constexpr std::int64_t kDigits = RopeAngles::kDigits;
   // A position below 0 turns the other way, exactly.
   const std::int64_t size = position < 0 ? -position : position;
-  const std::int64_t upper = size / kDigits;
-  double* room = room_.data();
-  if (upper != upper_digits_) {
-    double* high = room + upper_.size();
-    angles_->compute(upper / kDigits * kDigits * kDigits, high);
-    const double* middle = angles_->look_up(angles_->middle_, upper % kDigits, kDigits, room);
-    const kernels::PairLayout layout{.dtype = Dtype::kFloat64, .pairs = angles_->count()};
-    kernels::make_turn(layout, {.first = high, .second = middle}, upper_.data());
-    upper_digits_ = upper;
+  if (size / kDigits != upper_digits_) {
+    upper_digits_ = size / kDigits;
+    set_upper();
   }
-  return {upper_.data(), angles_->look_up(angles_->low_, size % kDigits, 1, room), position < 0};
+  return {upper_, angles_->look_up(angles_->low_, size % kDigits, 1, low_room_.data()), position < 0};
+}
+
+void RopeTurner::set_upper() {
+  constexpr std::int64_t kDigits = RopeAngles::kDigits;
+  const double* middle = angles_->look_up(angles_->middle_, upper_digits_ % kDigits, kDigits, middle_room_.data());
+  upper_ = middle;
+  const std::int64_t high = upper_digits_ / kDigits;
+  if (high == 0) return;  // a turn by nothing changes no bit of a product
+  if (high != high_digits_) {
+    angles_->compute(high * kDigits * kDigits, high_.data());
+    high_digits_ = high;
+  }
+  const kernels::PairLayout layout{.dtype = Dtype::kFloat64, .pairs = angles_->count()};
+  kernels::make_turn(layout, {.first = high_.data(), .second = middle}, product_.data());
+  upper_ = product_.data();
 }
 
 }  // namespace qkv::attention_detail

@@ -50,10 +50,13 @@ class RopeTurner {
   TurnParts at(std::int64_t position);
 
  private:
+  void set_upper();
+
   const RopeAngles* angles_;
-  std::int64_t upper_digits_ = -1;
-  std::vector<double> upper_;  ///< by 128 * upper_digits_ positions: neighbours share it
-  std::vector<double> room_;
+  std::int64_t upper_digits_ = -1;  ///< of the last position, without its lowest digit: neighbours share them
+  std::int64_t high_digits_ = 0;
+  const double* upper_ = nullptr;  ///< the turn by 128 * upper_digits_ positions
+  std::vector<double> low_room_, middle_room_, high_, product_;
 };
 
 }  // namespace qkv::attention_detail

@@ -55,7 +55,7 @@ RopeRows::RopeRows(const Rope& rope, RopePass pass, Dtypes dtypes, std::shared_p
   const double factor = state.attention_factor;
   cosine_factor_ = pass == RopePass::kInverse ? 1 / factor : factor;
   sine_factor_ = pass == RopePass::kForward ? factor : -cosine_factor_;
-  turns_.resize(static_cast<std::size_t>(num_turns * rotation_.layout.turn_bytes()));
+  turns_ = allocate_aligned(static_cast<std::size_t>(num_turns * rotation_.layout.turn_bytes()));
 }
 
 void RopeRows::set_turn(std::int64_t index, std::int64_t position) {
@@ -64,18 +64,20 @@ void RopeRows::set_turn(std::int64_t index, std::int64_t position) {
                                      .second = parts.lower,
                                      .cosine_factor = cosine_factor_,
                                      .sine_factor = parts.back ? -sine_factor_ : sine_factor_};
-  kernels::make_turn(rotation_.layout, product, turns_.data() + index * rotation_.layout.turn_bytes());
+  kernels::make_turn(rotation_.layout, product, turns_.get() + index * rotation_.layout.turn_bytes());
 }
 
 kernels::Rotation RopeRows::rotation_of(const RopeStrip& strip) const {
   kernels::Rotation rotation = rotation_;
-  rotation.turns = turns_.data() + strip.turn * rotation.layout.turn_bytes();
+  rotation.turns = turns_.get() + strip.turn * rotation.layout.turn_bytes();
   rotation.alike = strip.alike;
   rotation.rows = strip.count;
   rotation.from = strip.from;
   rotation.from_stride = strip.from_row;
   rotation.to = strip.to;
   rotation.to_stride = strip.to_row;
+  rotation.from_next = strip.from_next;
+  rotation.to_next = strip.to_next;
   return rotation;
 }
 

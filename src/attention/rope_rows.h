@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/rope_angles.h"
+#include "base/aligned.h"
 #include "kernels/rotate.h"
 #include "qkv/position.h"
 
@@ -37,8 +38,10 @@ struct RopeStrip {
   std::int64_t to_row = 0;
   std::int64_t to_column = 1;
   std::int64_t count = 0;
-  std::int64_t turn = 0;  ///< of the first row
-  bool alike = false;     ///< all rows turn as the first one; else each has the next turn
+  std::int64_t turn = 0;       ///< of the first row
+  std::int64_t from_next = 0;  ///< the strip after this one lies so far behind it; 0: not known
+  std::int64_t to_next = 0;
+  bool alike = false;  ///< all rows turn as the first one; else each has the next turn
 };
 
 /// Turns rows of one dtype into rows of another, for one thread: first turns are set, then any rows turned by them, those
@@ -70,7 +73,7 @@ class RopeRows {
   double cosine_factor_ = 1;
   double sine_factor_ = 1;
   bool direct_ = true;          ///< the kernel writes `to` itself
-  std::vector<char> turns_;     ///< of num_turns, as kernels::make_turn writes them
+  AlignedBytes turns_;          ///< of num_turns, as kernels::make_turn writes them
   std::vector<double> row_;     ///< a row side by side
   std::vector<double> turned_;  ///< and turned, in a dtype that the kernel writes
 };
