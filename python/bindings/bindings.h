@@ -13,6 +13,7 @@ void bind_varlen(nanobind::module_& m);     // qkv/varlen.h
 void bind_kv_cache(nanobind::module_& m);   // qkv/kv_cache.h
 void bind_merge(nanobind::module_& m);      // qkv/merge.h
 void bind_masks(nanobind::module_& m);      // qkv/masks.h
+void bind_position(nanobind::module_& m);   // qkv/position.h
 void bind_runtime(nanobind::module_& m);    // qkv/runtime.h
 
 }  // namespace qkv::python

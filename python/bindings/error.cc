@@ -54,6 +54,7 @@ std::string in_python_words(std::string text) {
       {"qkv::PagedKVCache: k_dtype:", "dtype:"},
       {"qkv::PagedKVCache: v_dtype:", "dtype:"},
       {"qkv::attention: weights.rows:", "return_weights: Select.rows:"},
+      {"qkv::Rope: scaling.original_max_position:", "scaling.original_max_position_embeddings:"},
   };
   for (const auto& [library, python] : kNames) {
     if (text.starts_with(library)) return text.replace(0, library.size(), python);

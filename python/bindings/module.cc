@@ -9,4 +9,5 @@ NB_MODULE(_core, m) {
   qkv::python::bind_kv_cache(m);
   qkv::python::bind_merge(m);
   qkv::python::bind_masks(m);
+  qkv::python::bind_position(m);
 }

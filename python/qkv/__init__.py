@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from qkv import _core, masks, reference
+from qkv import _core, masks, position, reference
 from qkv._attention import attention
 from qkv._cache import KVCache, PagedKVCache
 from qkv._config import available_targets, config, num_threads, set_num_threads, set_target, show_config, target
@@ -44,6 +44,7 @@ __all__ = [
     "masks",
     "merge_states",
     "num_threads",
+    "position",
     "reference",
     "set_num_threads",
     "set_target",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self, TypeAlias
 
 from qkv import _core
+from qkv._dtypes import dtype_name
 from qkv._types import SupportsDLPack
 
 __all__ = ["KVCache", "PagedKVCache"]
@@ -14,21 +15,13 @@ __all__ = ["KVCache", "PagedKVCache"]
 _Lengths: TypeAlias = int | Iterable[int] | SupportsDLPack
 
 
-def _dtype_name(dtype: Any) -> str:
-    """The name of a dtype given as such, as NumPy's or as PyTorch's; the library refuses what is none of them."""
-    if isinstance(dtype, str):
-        return dtype
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    return str(name).removeprefix("torch.")
-
-
 def _dtype_names(dtype: Any) -> tuple[str, str]:
     """One dtype for keys and values, or one for each."""
     if isinstance(dtype, tuple):
         if len(dtype) != 2:
             raise ValueError(f"dtype: expected one, or one for keys and one for values, got {len(dtype)}")
-        return _dtype_name(dtype[0]), _dtype_name(dtype[1])
-    return _dtype_name(dtype), _dtype_name(dtype)
+        return dtype_name(dtype[0]), dtype_name(dtype[1])
+    return dtype_name(dtype), dtype_name(dtype)
 
 
 class KVCache(_core.KVCache):

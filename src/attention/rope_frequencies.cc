@@ -166,7 +166,10 @@ double mscale_of(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * 
 
 RopeOptions checked_rope_options(std::int64_t head_dim, const RopeOptions& options) {
   RopeOptions checked = options;
-  if (head_dim < 1) raise<ValueError>("qkv::Rope: head_dim: expected at least 1, got {}", head_dim);
+  constexpr std::int64_t kMostColumns = (std::int64_t{1} << 31) - 1;
+  if (head_dim < 1 || head_dim > kMostColumns) {
+    raise<ValueError>("qkv::Rope: head_dim: expected 1 to {}, got {}", kMostColumns, head_dim);
+  }
   if (!options.rotary_dim && head_dim % 2 != 0) {
     raise<ValueError>("qkv::Rope: head_dim: {} is odd; say by rotary_dim how many columns turn", head_dim);
   }

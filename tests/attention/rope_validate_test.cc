@@ -37,7 +37,8 @@ std::string refused(const RopeScaling& scaling, std::optional<std::int64_t> max_
 }
 
 TEST(RopeValidate, Sizes) {
-  EXPECT_EQ(refused(0, {}), "qkv::Rope: head_dim: expected at least 1, got 0");
+  EXPECT_EQ(refused(0, {}), "qkv::Rope: head_dim: expected 1 to 2147483647, got 0");
+  EXPECT_EQ(refused(std::int64_t{1} << 31, {}), "qkv::Rope: head_dim: expected 1 to 2147483647, got 2147483648");
   EXPECT_EQ(refused(7, {}), "qkv::Rope: head_dim: 7 is odd; say by rotary_dim how many columns turn");
   EXPECT_EQ(refused(7, {.rotary_dim = 6}), "nothing was thrown");
   for (const std::int64_t dim : {-2, 0, 3, 10}) {

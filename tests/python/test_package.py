@@ -21,10 +21,13 @@ MODULES = [
     "qkv",
     "qkv._attention",
     "qkv._config",
+    "qkv._dtypes",
     "qkv._errors",
     "qkv._merge",
+    "qkv._rope",
     "qkv._types",
     "qkv.masks",
+    "qkv.position",
     "qkv.reference",
 ]
 
@@ -140,6 +143,12 @@ assert_type(qkv.reference.attention(f32, f32, f32, return_lse=True), tuple[F32, 
 assert_type(qkv.attention(f32, f32, f32, return_lse=bool(f32.size)), Any)
 assert_type(qkv.merge_states([f32], [f32]), tuple[F32, F32])
 assert_type(qkv.masks.padding([1, 2], 3), npt.NDArray[np.bool_])
+rope = qkv.position.Rope(4, scaling={"rope_type": "linear", "factor": 2.0})
+assert_type(rope.apply(f32, first=3), F32)
+assert_type(rope.frequencies(), F64)
+assert_type(qkv.position.learned(f64, [0, 1]), F64)
+assert_type(qkv.position.t5_bucket(3), int)
+assert_type(qkv.position.t5_bias(f32, 3, 4), F32)
 qkv.attention(f32, f32, f32, cauzal=True)  # type: ignore[call-overload]
 qkv.attention(f32, f32, f32, window=(1.5, 0))  # type: ignore[arg-type]
 qkv.attention(f32, f32, f32, return_logits="raw")  # type: ignore[call-overload]
@@ -155,6 +164,7 @@ t = torch.ones(1, 2, 3, 4)
 assert_type(qkv.attention(t, t, t), torch.Tensor)
 assert_type(qkv.attention(t, t, t, return_stats=True), tuple[torch.Tensor, qkv.Stats[torch.Tensor]])
 assert_type(qkv.merge_states([t], [t]), tuple[torch.Tensor, torch.Tensor])
+assert_type(qkv.position.Rope(4).apply(t), torch.Tensor)
 """
 
 # The part of torch's own declarations that counts here; all of them take minutes to read.
