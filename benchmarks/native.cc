@@ -65,6 +65,17 @@ std::int32_t sum_of_memory(const std::int32_t* data, std::size_t count) {
   return hn::GetLane(hn::SumOfLanes(kI32, sums[0]));
 }
 
+/// Reads all elements and writes what differs from them: a copy that no library call can take the place of.
+void add_to_memory(const std::int32_t* from, std::int32_t* to, std::size_t count) {
+  constexpr std::size_t kStep = 4 * kLanes;
+  const VI one = hn::Set(kI32, 1);
+  for (std::size_t i = 0; i + kStep <= count; i += kStep) {
+    HWY_UNROLL(4)
+    for (std::size_t j = i; j < i + kStep; j += kLanes)
+      hn::StoreU(hn::Add(hn::LoadU(kI32, from + j), one), kI32, to + j);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace qkv::kernels
 HWY_AFTER_NAMESPACE();
@@ -99,17 +110,22 @@ struct Loops {
   double (*operations)(std::int64_t);
   float (*multiply_add)(std::int64_t, float);
   std::int32_t (*read)(const std::int32_t*, std::size_t);
+  void (*add)(const std::int32_t*, std::int32_t*, std::size_t);
 };
 
-#define QKV_LOOPS(NAMESPACE, NAME, BIT)                                                \
-  Loops{NAME, BIT, kernels::NAMESPACE::fma_operations, kernels::NAMESPACE::fma_chains, \
-        kernels::NAMESPACE::sum_of_memory},
+#define QKV_LOOPS(NAMESPACE, NAME, BIT)     \
+  Loops{NAME,                               \
+        BIT,                                \
+        kernels::NAMESPACE::fma_operations, \
+        kernels::NAMESPACE::fma_chains,     \
+        kernels::NAMESPACE::sum_of_memory,  \
+        kernels::NAMESPACE::add_to_memory},
 /// The names are those of qkv::available_targets(), where "avx512_more" is avx512 with more; any other is the one that needs
 /// no more than the compiler's flags.
 constexpr Loops kBuilt[] = {
     QKV_TARGETS_ABOVE_BASELINE(QKV_LOOPS)  //
     Loops{"", HWY_STATIC_TARGET, kernels::HWY_STATIC_DISPATCH(fma_operations), kernels::HWY_STATIC_DISPATCH(fma_chains),
-          kernels::HWY_STATIC_DISPATCH(sum_of_memory)},
+          kernels::HWY_STATIC_DISPATCH(sum_of_memory), kernels::HWY_STATIC_DISPATCH(add_to_memory)},
 };
 #undef QKV_LOOPS
 
@@ -225,6 +241,14 @@ extern "C" {
   volatile std::int32_t sink = widest_loops().read(numbers, count);
   static_cast<void>(sink);
   return static_cast<double>(bytes) / (thread_seconds() - begin);
+}
+
+/// Bytes a second, read and written, at which one thread makes other memory of so many bytes, by its CPU time.
+[[gnu::visibility("default")]] double qkv_bench_copy_rate(const void* from, void* to, std::int64_t bytes) {
+  const std::size_t count = static_cast<std::size_t>(bytes) / sizeof(std::int32_t);
+  const double begin = thread_seconds();
+  widest_loops().add(static_cast<const std::int32_t*>(from), static_cast<std::int32_t*>(to), count);
+  return 2 * static_cast<double>(bytes) / (thread_seconds() - begin);
 }
 
 /// Seconds of the thread's CPU time of one call of qkv::attention with shapes [1, 1, 1, 8].

@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     _decode_options(verb("decode", run_decode, "one row against a cache", texts.DECODE, texts.DECODE_END))
     quick = "3 rounds, without the longest sequence"
     _measuring_options(verb("generate", run_generate, "with and without a cache", texts.GENERATE), quick)
+    rope = verb("rope", run_rope, "rotary positions", texts.ROPE)
+    _measuring_options(rope, "3 rounds")
+    rope.add_argument("--only", default="", metavar="REGEX", help="the cases whose name matches, and nothing else")
     _check_options(verb("check", run_check, "measure and compare", texts.CHECK, texts.CHECK_END))
     report = verb("report", run_report, "write the documentation", texts.REPORT, texts.REPORT_END)
     report.add_argument("results", type=Path, nargs="+", metavar="FILE", help="what --json has written")
@@ -117,6 +120,13 @@ def run_generate(options: argparse.Namespace) -> int:
     from qkv_bench import small_suites
 
     return _shown(small_suites.generating(options.quick), options)
+
+
+def run_rope(options: argparse.Namespace) -> int:
+    """`./dev bench rope`."""
+    from qkv_bench import small_suites
+
+    return _shown(small_suites.rotating(options.only, options.quick), options)
 
 
 def run_check(options: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ def measure(targets: list[Target], settings: Settings) -> Results:
         of_dtype = Settings(quick=settings.quick, cpus=settings.cpus, dtype=dtype)
         parts.append(suite.run(of_dtype, extras=dtype == FLOAT32))
     parts += [small_suites.ragged_batch(settings.quick), small_suites.decoding(decode.Settings(quick=settings.quick))]
+    parts.append(small_suites.rotating("", settings.quick))
     results = Results.merged(parts)
     for target, dtype, cases in elsewhere(targets, results.machine):
         only = "|".join(f"^{re.escape(case)}$" for case in cases)

@@ -35,6 +35,8 @@ def _library() -> ctypes.CDLL:
     library.qkv_bench_bf16_dot_peak.restype = ctypes.c_double
     library.qkv_bench_read_rate.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]
     library.qkv_bench_read_rate.restype = ctypes.c_double
+    library.qkv_bench_copy_rate.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    library.qkv_bench_copy_rate.restype = ctypes.c_double
     library.qkv_bench_tiny_call.argtypes = [ctypes.c_int64]
     library.qkv_bench_tiny_call.restype = ctypes.c_double
     library.qkv_bench_target.restype = ctypes.c_char_p
@@ -54,6 +56,11 @@ def bf16_dot_peak(seconds: float = 0.01) -> float:
 def read_rate(memory: npt.NDArray[Any], threads: int) -> float:
     """Bytes a second at which so many threads read that array once: of CPU time for one, on the wall for more."""
     return float(_library().qkv_bench_read_rate(memory.ctypes.data, memory.nbytes, threads))
+
+
+def copy_rate(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> float:
+    """Bytes a second, read and written, at which one thread makes the target of the source, by its CPU time."""
+    return float(_library().qkv_bench_copy_rate(source.ctypes.data, target.ctypes.data, source.nbytes))
 
 
 def tiny_call(calls: int) -> float:

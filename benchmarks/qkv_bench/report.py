@@ -53,6 +53,8 @@ def sections_of(results: Results) -> dict[str, str]:
     if decode := results.runs_of("decode"):
         appending = table.append_tables(results)
         sections["decode"] = _with_machine(results, _times(decode), *map(table.markdown, appending))
+    if rope := results.runs_of("rope"):
+        sections["rope"] = _with_machine(results, _times(rope))
     if results.generate:
         sections["generate"] = _with_machine(results, *map(table.markdown, table.generate_tables(results)))
     return sections

@@ -16,7 +16,8 @@ from qkv_bench.clock import Samples, median_of_ratios
 class Run:
     """One case with one number of threads on one target: the samples of every runner, round by round.
 
-    Of decoding, operations are bytes, and the peak is one thread's share of what all threads read at the same time.
+    Of decoding, operations are bytes, and the peak is one thread's share of what all threads read at the same time; of
+    rotations, they are bytes read and written, and the peak is what a plain loop copies.
     """
 
     case: str
@@ -92,7 +93,7 @@ class Results:
         return None
 
     def runs_of(self, suite: str) -> list[Run]:
-        """The runs of "attention", "ragged" or "decode"."""
+        """The runs of "attention", "ragged", "decode" or "rope"."""
         return [run for run in self.runs if run.suite == suite]
 
     def speedup(self, case: str, threads: int) -> float | None:

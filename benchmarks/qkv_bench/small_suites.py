@@ -1,10 +1,10 @@
-"""The suites beside attention: a ragged batch, decoding, generating; each as results with the machine they are of."""
+"""The suites beside attention, each as results with the machine they are of."""
 
 from __future__ import annotations
 
 import sys
 
-from qkv_bench import append, decode, generate, ragged, suite
+from qkv_bench import append, decode, generate, ragged, rope, suite
 from qkv_bench.results import Results
 from qkv_bench.runners import TorchRunner, UnableError
 
@@ -26,6 +26,14 @@ def decoding(settings: decode.Settings) -> Results:
         results.runs = decode.measure(settings)
         if not settings.only:
             results.append = append.measure(settings.rounds)
+    return results
+
+
+def rotating(only: str, quick: bool = False) -> Results:
+    """`./dev bench rope`."""
+    rope.plan(only)  # a wrong --only is told before anything is measured
+    with suite.described() as results:
+        results.runs = rope.measure(only, 3 if quick else 5)
     return results
 
 

@@ -9,6 +9,9 @@ from qkv_bench import cache_bytes
 from qkv_bench.dtypes import BFLOAT16
 from qkv_bench.results import Results, Run
 
+#: Columns of suites that count bytes, and what they are compared with.
+_RATES_OF_BYTES = {"decode": ("GB/s", "of reading"), "rope": ("GB/s", "of copying")}
+
 
 def cells_of(run: Run, peers: list[str]) -> list[str]:
     """One row of the table of times."""
@@ -35,8 +38,7 @@ def _dot_cells(run: Run) -> list[str]:
 
 def header_of(runs: list[Run], peers: list[str]) -> list[str]:
     """The names of the columns; of runs that are all of one suite, and all bfloat16 or none."""
-    decoding = runs[0].suite == "decode"
-    rates = ["GB/s", "of reading"] if decoding else ["GFLOP/s", "of peak"]
+    rates = list(_RATES_OF_BYTES.get(runs[0].suite, ("GFLOP/s", "of peak")))
     if _dot_cells(runs[0]):
         rates.append("of dot peak")
     return ["case", "threads", *rates, *(f"{peer} / qkv" for peer in peers), "CPU ms", "wall ms"]
@@ -52,7 +54,7 @@ def groups_of(results: Results) -> list[list[Run]]:
     """The runs that make a table each: suites apart, and dtypes where their columns differ."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in results.runs:
-        groups.setdefault((run.suite, "" if run.suite == "decode" else run.dtype), []).append(run)
+        groups.setdefault((run.suite, "" if run.suite in _RATES_OF_BYTES else run.dtype), []).append(run)
     return list(groups.values())
 
 

@@ -17,7 +17,8 @@ and what its measure needs: `peer` of a ratio (their time / ours; "best" is the 
 ourselves), `than` of time_ratio (time of the case / of that one), rate_ratio (operations or bytes a second) and
 share_gap (that one's share less the case's), `threads` of a speedup, `source` of a tiny call ("c++", "numpy", "torch":
 seconds) and of append, `batch` and `tokens` of the model ("sdpa" / "qkv"). Memory is in bytes. A share is that of the
-peak of float32, and when decoding that of reading memory; a dot_share that of dot products of bfloat16.
+peak of float32, when decoding that of reading memory, and of rotations that of copying it; a dot_share that of dot
+products of bfloat16.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv_bench import decode_cases, ragged_case
+from qkv_bench import decode_cases, ragged_case, rope_cases
 from qkv_bench.cases import CASES
 from qkv_bench.native import ROOT
 
@@ -85,6 +86,7 @@ def group_of() -> dict[str, str]:
     """{case: what it is measured together with}, of all suites."""
     groups = {name: case.group or name for name, case in CASES.items()}
     groups |= dict.fromkeys(ragged_case.NAMES, "ragged")
+    groups |= dict.fromkeys(rope_cases.CASES, "rope")
     # One after the other, as all of them at once would take too much memory: their times are compared for information.
     return groups | dict.fromkeys(decode_cases.CASES, "decode")
 

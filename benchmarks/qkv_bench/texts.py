@@ -9,6 +9,7 @@ Measures qkv on this machine, beside PyTorch, ONNX Runtime and OpenVINO where th
   ragged      sequences of unequal length without padding, beside the same ones padded
   decode      one query row against a long cache that lies in memory, beside what memory can deliver
   generate    one token after the other, with a cache and computing everything anew
+  rope        rotary positions, beside what memory can copy
   check       all of it, compared with the figures that this project holds itself to (benchmarks/targets.json)
   report      writes the tables and the chart of docs/performance.md from JSON files of these
 """
@@ -61,6 +62,14 @@ GENERATE = """\
 Generates tokens one after the other with one layer of attention, 8 heads of 64, at several lengths: appending to a
 cache and attending to it, and computing all rows anew for each token. One thread, CPU time. And how large caches are,
 by how many query heads share keys and values.
+"""
+ROPE = """\
+Times qkv.position.Rope on 32 heads of 2048 rows of 128 columns in float32 and bfloat16, in both layouts, from one array
+to another. The arrays of a case together are several times as large as the processor's caches, and are visited in turn.
+In the same rounds a loop is timed that reads and writes the same arrays and does nothing else. One thread, CPU time.
+
+  GB/s         bytes read and written a second
+  of copying   share of what the loop reads and writes
 """
 CHECK = """\
 Measures all suites in 5 rounds, and what stands beside them, and compares the medians with benchmarks/targets.json.

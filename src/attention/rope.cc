@@ -23,7 +23,7 @@ constexpr attention_detail::Axes kRowAxes{"[batch, heads, n, head_dim]", 1, 4};
 constexpr attention_detail::Axes kIdAxes{"[n] or [batch, n]", 1, 2};
 
 /// Rows whose turns are made at a time: their sines stay in the nearest cache while the rows of all heads pass.
-constexpr std::int64_t kBlock = 64;
+constexpr std::int64_t kBlock = 32;
 /// Below this many elements other threads would come too late.
 constexpr std::int64_t kFewElements = std::int64_t{1} << 16;
 

@@ -120,9 +120,9 @@ HWY_INLINE hn::Vec<U32> rounded_bits(VF x) {
   return hn::Add(bits, hn::Add(odd, hn::Set(kU32, 0x7fffu)));
 }
 HWY_INLINE void store_interleaved(const Pairs<VF>& pairs, BFloat16* to) {
-  const auto lower = hn::ShiftRight<16>(rounded_bits(pairs.x));
-  const auto upper = hn::And(rounded_bits(pairs.y), hn::Set(kU32, 0xffff0000u));
-  hn::StoreU(hn::BitCast(kWords16, hn::Or(lower, upper)), kWords16, &to->bits);
+  const auto lower = hn::BitCast(kWords16, hn::ShiftRight<16>(rounded_bits(pairs.x)));
+  const auto upper = hn::BitCast(kWords16, rounded_bits(pairs.y));
+  hn::StoreU(hn::OddEven(upper, lower), kWords16, &to->bits);
 }
 #endif
 
