@@ -95,7 +95,10 @@ TEST(Rope, TakesPositionsOneByOne) {
       support::expect_rotated(rope, x, ids->view(), rotated(rope, x, ids->view()));
     }
   }
-  Guarded strided({2, 4}, Dtype::kInt64, support::Layout::kStrided);
+  // Each differs from the one before in another digit of the 128 that turns are made of.
+  const Tensor apart = tensor_of({4}, Dtype::kInt64, {40'000, 60'000, 60'128, 5});
+  support::expect_rotated(rope, x, apart, rotated(rope, x, apart));
+  const Guarded strided({2, 4}, Dtype::kInt64, support::Layout::kStrided);
   support::copy(tensor_of({2, 4}, Dtype::kInt64, {7, -3, 0, 5, 1, 1, 2, -9}), strided);
   support::expect_rotated(rope, x, strided.view(), rotated(rope, x, strided.view()));
 }
