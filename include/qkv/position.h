@@ -71,13 +71,15 @@ struct RopeOptions {
 class Positions {
  public:
   Positions() = default;
+  /// Row i is at first + i.
   Positions(std::int64_t first) : first_(first) {}  // NOLINT(google-explicit-constructor)
   /// int32 or int64, [n] or [batch, n].
   template <class View>
     requires std::is_convertible_v<const View&, ConstTensorView>
   Positions(const View& ids) : ids_(ids) {}  // NOLINT(google-explicit-constructor)
 
-  std::int64_t first() const noexcept { return first_; }
+  std::int64_t first() const noexcept { return first_; }  ///< of row 0, without ids
+  /// One position a row.
   const std::optional<ConstTensorView>& ids() const noexcept { return ids_; }
 
  private:
@@ -131,7 +133,7 @@ class QKV_API Rope {
   std::vector<double> frequencies(std::optional<std::int64_t> seq_len = {}) const;
   /// What cosines and sines are multiplied by: 1 but for YaRN.
   double attention_factor() const noexcept;
-  std::int64_t head_dim() const noexcept;
+  std::int64_t head_dim() const noexcept;  ///< columns of a row
   /// With rotary_dim and, of YaRN, attention_factor filled in.
   const RopeOptions& options() const noexcept;
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
@@ -27,24 +26,18 @@ class _Call(TypedDict, total=False):
     out: SupportsDLPack | None
 
 
-@dataclass(frozen=True)
-class _Parameters:
-    """What a scaling takes beside what all of them do."""
-
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-
-
-_SCALINGS = {
-    "default": _Parameters(),
-    "linear": _Parameters(("factor",)),
-    "dynamic": _Parameters(("factor",)),
-    "yarn": _Parameters(
+#: What each scaling must have, and what else it may have.
+_SCALINGS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ()),
+    "yarn": (
         ("factor", _ORIGINAL),
         ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
     ),
-    "llama3": _Parameters(("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL)),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL), ()),
 }
+#: What all of them may have.
 _COMMON = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _DEFAULT_BASE = 10000.0
 
@@ -70,16 +63,17 @@ def _scaling(scaling: Mapping[str, Any] | None, max_position: int | None) -> tup
         raise TypeError(f"scaling: expected a dict as a config's rope_parameters, got {type(scaling).__name__}")
     given = {key: value for key, value in scaling.items() if value is not None}
     name = _type_of(given)
-    known = _SCALINGS[name]
-    unknown = [key for key in given if key not in (*_COMMON, *known.required, *known.optional)]
+    required, optional = _SCALINGS[name]
+    known = (*required, *optional, *_COMMON)
+    unknown = [key for key in given if key not in known]
     if unknown:
-        takes = ", ".join((*known.required, *known.optional, *_COMMON))
+        takes = ", ".join(known)
         raise ValueError(f"scaling: {name!r} takes no {unknown[0]!r}, expected some of {takes}")
-    if _ORIGINAL in known.required and max_position is not None:
+    if _ORIGINAL in required and max_position is not None:
         given.setdefault(_ORIGINAL, max_position)
         if name == "yarn" and _ORIGINAL in scaling:
             given.setdefault("factor", max_position / given[_ORIGINAL])
-    missing = [key for key in known.required if key not in given]
+    missing = [key for key in required if key not in given]
     if missing:
         raise ValueError(f"scaling: {name!r} needs {missing[0]!r}, which is missing")
     return name, given
