@@ -132,10 +132,18 @@ void finish_groups(RowBlock& block) {
   for_each_group(block.num_rows, [&](std::int64_t first, std::int64_t size) { kGroupFinish[size - 1](block, first); });
 }
 
+RowBlock begin_block(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin,
+                     std::int64_t row_end) {
+  RowBlock block{problem, Formula(problem), head};
+  block.pairs = multiplies_pairs(problem);
+  block.depth = depth_of(problem);
+  begin_rows(block, row_begin, row_end, kLanes, kPanel);
+  return block;
+}
+
 void run_rows(const ForwardProblem& problem, const PackedHead& head, std::int64_t row_begin, std::int64_t row_end,
               const NextHead& next) {
-  RowBlock block{problem, Formula(problem), head};
-  begin_rows(block, row_begin, row_end, kLanes, kPanel);
+  RowBlock block = begin_block(problem, head, row_begin, row_end);
   scale_queries(block);
   clear_states(block);
   compute_blocks(block, [&](std::int64_t first, std::int64_t size) {
@@ -183,8 +191,7 @@ void restore_row(const ChunkState& state, std::int64_t row, RowBlock& block) {
 }
 
 void run_chunk(const ForwardProblem& problem, const PackedHead& head, std::int64_t chunk, ChunkState& state) {
-  RowBlock block{problem, Formula(problem), head};
-  begin_rows(block, 0, problem.rows_of_head(), kLanes, kPanel);
+  RowBlock block = begin_block(problem, head, 0, problem.rows_of_head());
   block.span = block.span.within({chunk * kKeyChunk, (chunk + 1) * kKeyChunk});
   block.several_chunks = false;
   scale_queries(block);
@@ -196,8 +203,7 @@ void run_chunk(const ForwardProblem& problem, const PackedHead& head, std::int64
 }
 
 void finish_chunks(const ForwardProblem& problem, const PackedHead& head, std::span<const ChunkState> states) {
-  RowBlock block{problem, Formula(problem), head};
-  begin_rows(block, 0, problem.rows_of_head(), kLanes, kPanel);
+  RowBlock block = begin_block(problem, head, 0, problem.rows_of_head());
   clear_states(block);
   for (const ChunkState& state : states) {
     for (std::int64_t row = 0; row < block.num_rows; ++row) {
@@ -227,10 +233,11 @@ struct Built {
 constexpr std::string_view baseline_name() {
   if (HWY_STATIC_TARGET == HWY_SCALAR || HWY_STATIC_TARGET == HWY_EMU128) return "scalar";
 #if HWY_ARCH_X86
-  return HWY_STATIC_TARGET == HWY_AVX3   ? "avx512"
-         : HWY_STATIC_TARGET == HWY_AVX2 ? "avx2"
-         : HWY_STATIC_TARGET == HWY_SSE4 ? "sse4"
-                                         : "sse2";
+  return HWY_STATIC_TARGET == HWY_AVX3_DL ? "avx512_bf16"
+         : HWY_STATIC_TARGET == HWY_AVX3  ? "avx512"
+         : HWY_STATIC_TARGET == HWY_AVX2  ? "avx2"
+         : HWY_STATIC_TARGET == HWY_SSE4  ? "sse4"
+                                          : "sse2";
 #elif HWY_ARCH_ARM
   return "neon";
 #else
@@ -250,12 +257,20 @@ constexpr Built kBuilt[] = {
 };
 #undef QKV_KERNEL
 
+/// What this CPU can run.
+std::int64_t supported_targets() {
+  std::int64_t targets = hwy::SupportedTargets() | HWY_STATIC_TARGET;
+#if HWY_ARCH_X86 && HWY_STATIC_TARGET != HWY_AVX3_DL
+  if (!__builtin_cpu_supports("avx512bf16")) targets &= ~std::int64_t{HWY_AVX3_DL};
+#endif
+  return targets;
+}
+
 std::vector<ForwardKernelF32> runnable() {
   std::vector<ForwardKernelF32> kernels;
-  const std::int64_t supported = hwy::SupportedTargets();
+  const std::int64_t supported = supported_targets();
   for (const Built& built : kBuilt) {
-    const bool baseline = built.target_bit == HWY_STATIC_TARGET;
-    if (baseline || (supported & built.target_bit) != 0) kernels.push_back(built.kernel);
+    if ((supported & built.target_bit) != 0) kernels.push_back(built.kernel);
   }
   return kernels;
 }

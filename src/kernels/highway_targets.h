@@ -1,17 +1,28 @@
 #ifndef QKV_SRC_KERNELS_HIGHWAY_TARGETS_H_
 #define QKV_SRC_KERNELS_HIGHWAY_TARGETS_H_
 
-// Include before any other header of Highway. The instruction sets that kernels are compiled for: a target that f32
+// Include before any other header of Highway. The instruction sets that kernels are compiled for: a target that the
 // arithmetic gains nothing from only costs build time, and scalable vectors (SVE, RVV) cannot lie in the arrays that
 // the register tile is made of; such machines run NEON or scalar code.
+//
+// Products of bfloat16 pairs (avx512bf16) have a target of their own in late versions of Highway only. Every CPU that has
+// them but Cooper Lake has what AVX3_DL stands for: that target is compiled with them (simd-inl.h) and runs where the CPU
+// has both.
+#define HWY_WANT_AVX3_DL
+#if defined(__AVX512VBMI2__) && !defined(__AVX512BF16__)
+// The compiler's flags make this the baseline, which has to run without them.
+#define QKV_NOT_THE_BASELINE HWY_AVX3_DL
+#else
+#define QKV_NOT_THE_BASELINE 0
+#endif
 #ifdef QKV_LIMIT_TARGETS
-#define QKV_OPTIONAL_TARGETS (HWY_SSE4 | HWY_AVX3)
+#define QKV_OPTIONAL_TARGETS (HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
 #else
 #define QKV_OPTIONAL_TARGETS 0
 #endif
-#define HWY_DISABLED_TARGETS                                                                                          \
-  (QKV_OPTIONAL_TARGETS | HWY_SSSE3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | \
-   HWY_SVE2_128 | HWY_RVV)
+#define HWY_DISABLED_TARGETS                                                                                     \
+  (QKV_OPTIONAL_TARGETS | QKV_NOT_THE_BASELINE | HWY_SSSE3 | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | \
+   HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 #include "hwy/detect_targets.h"
 
@@ -28,13 +39,22 @@
 
 // QKV_TARGETS_ABOVE_BASELINE(X): X(namespace, name in this library, bit) for each instruction set that is compiled beside
 // the one of the compiler's flags, best first.
+#if (HWY_TARGETS & HWY_AVX3_DL) && HWY_STATIC_TARGET != HWY_AVX3_DL
+#define QKV_IF_AVX512_BF16(X) X(N_AVX3_DL, "avx512_bf16", HWY_AVX3_DL)
+#else
+#define QKV_IF_AVX512_BF16(X)
+#endif
 #if (HWY_TARGETS & HWY_AVX3) && HWY_STATIC_TARGET != HWY_AVX3
 #define QKV_IF_AVX512(X) X(N_AVX3, "avx512", HWY_AVX3)
 #else
 #define QKV_IF_AVX512(X)
 #endif
 #if (HWY_TARGETS & HWY_AVX2) && HWY_STATIC_TARGET != HWY_AVX2
+#ifdef QKV_EMULATE_PAIRS
+#define QKV_IF_AVX2(X) X(N_AVX2, "avx2_bf16", HWY_AVX2)
+#else
 #define QKV_IF_AVX2(X) X(N_AVX2, "avx2", HWY_AVX2)
+#endif
 #else
 #define QKV_IF_AVX2(X)
 #endif
@@ -43,6 +63,6 @@
 #else
 #define QKV_IF_SSE4(X)
 #endif
-#define QKV_TARGETS_ABOVE_BASELINE(X) QKV_IF_AVX512(X) QKV_IF_AVX2(X) QKV_IF_SSE4(X)
+#define QKV_TARGETS_ABOVE_BASELINE(X) QKV_IF_AVX512_BF16(X) QKV_IF_AVX512(X) QKV_IF_AVX2(X) QKV_IF_SSE4(X)
 
 #endif  // QKV_SRC_KERNELS_HIGHWAY_TARGETS_H_

@@ -56,12 +56,14 @@ HWY_INLINE void hide(const std::uint64_t* words, int shift, Accumulators<kR, kW>
 /// maxima are raised.
 template <int kR, int kW>
 HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t key, Epilogue epilogue, BlockView<kR>& view) {
-  const std::int64_t dims = block.problem.head_dim;
+  const std::int64_t depth = block.depth;
   const std::int64_t local = block.head.span.index_of(key);
-  const float* panel = block.head.keys + local / kPanel * kPanel * dims + local % kPanel;
+  const float* panel = block.head.keys + local / kPanel * kPanel * depth + local % kPanel;
   Accumulators<kR, kW> acc;
   clear(acc);
-  multiply_add(block.queries + view.first_row * dims, dims, panel, kPanel, dims, acc);
+  visit_product(block.pairs, [&](const auto& product) HWY_ATTR {
+    multiply_add(block.queries + view.first_row * depth, depth, panel, kPanel, depth, acc, product);
+  });
   float* logits = view.logits + (key - view.base);
   if (epilogue == Epilogue::kRaw) return store(acc, logits, kLogitStride);
   if (epilogue == Epilogue::kTerms) {
@@ -106,28 +108,35 @@ void read_ahead(const RowBlock& block, std::int64_t key, const BlockView<kR>& vi
 template <int kR>
 inline constexpr int kWidePanels = std::max(1, std::min(8, kTileRows* kTileVectors / kR) / kTileVectors);
 
+/// acc[r][w] += products of queries, [kR][depth], and whole panels of keys, one behind the other.
+template <int kR, int kW, class Product>
+HWY_INLINE void multiply_panels(const float* HWY_RESTRICT queries, const float* HWY_RESTRICT panels, std::int64_t depth,
+                                const Product& product, Accumulators<kR, kW>& acc) {
+  for (std::int64_t d = 0; d < depth; ++d) {
+    VF b[kW];
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) {
+      b[w] = hn::LoadU(kF32, panels + w / kTileVectors * kPanel * depth + d * kPanel + w % kTileVectors * kLanes);
+    }
+    HWY_UNROLL(8)
+    for (int r = 0; r < kR; ++r) {
+      const VF a = hn::Set(kF32, queries[r * depth + d]);
+      HWY_UNROLL(8)
+      for (int w = 0; w < kW; ++w) acc.v[r][w] = product(a, b[w], acc.v[r][w]);
+    }
+  }
+}
+
 /// Raw products of kR rows and whole panels of keys from `key` on.
 template <int kR>
 HWY_INLINE void products_of_panels(const RowBlock& block, std::int64_t key, BlockView<kR>& view) {
   constexpr int kW = kWidePanels<kR> * kTileVectors;
-  const std::int64_t dims = block.problem.head_dim;
-  const float* panels = block.head.keys + block.head.span.index_of(key) * dims;
-  const float* queries = block.queries + view.first_row * dims;
+  const float* panels = block.head.keys + block.head.span.index_of(key) * block.depth;
+  const float* queries = block.queries + view.first_row * block.depth;
   Accumulators<kR, kW> acc;
   clear(acc);
-  for (std::int64_t d = 0; d < dims; ++d) {
-    VF b[kW];
-    HWY_UNROLL(8)
-    for (int w = 0; w < kW; ++w) {
-      b[w] = hn::LoadU(kF32, panels + w / kTileVectors * kPanel * dims + d * kPanel + w % kTileVectors * kLanes);
-    }
-    HWY_UNROLL(8)
-    for (int r = 0; r < kR; ++r) {
-      const VF a = hn::Set(kF32, queries[r * dims + d]);
-      HWY_UNROLL(8)
-      for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::MulAdd(a, b[w], acc.v[r][w]);
-    }
-  }
+  visit_product(block.pairs,
+                [&](const auto& product) HWY_ATTR { multiply_panels(queries, panels, block.depth, product, acc); });
   store(acc, view.logits + (key - view.base), kLogitStride);
 }
 

@@ -11,6 +11,7 @@
 #include "base/aligned.h"
 #include "kernels/element.h"
 #include "kernels/magnitude-inl.h"
+#include "kernels/pairs-inl.h"
 #include "kernels/row_block.h"
 #include "kernels/storage-inl.h"
 // After highway_targets.h, which says what is built.
@@ -127,6 +128,29 @@ std::uint32_t pack_vector_of_keys(const KeyRows<T>& keys, std::int64_t dims, flo
   return largest;
 }
 
+/// Panel rows [pair of dims][key] of keys of bfloat16, an odd last dim beside 0. @return bits of the largest magnitude
+inline std::uint32_t pack_pairs_of_keys(const KeyRows<BFloat16>& keys, std::int64_t dims, float* HWY_RESTRICT panel) {
+  VI largest = hn::Zero(kI32);
+  const auto emit = [&](std::int64_t pair, VF numbers) HWY_ATTR {
+    hn::StoreU(without_small(numbers, kLeastKey, largest), kF32, panel + pair * kPanel);
+  };
+  std::int64_t pair = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const std::int64_t key_bytes = keys.stride * static_cast<std::int64_t>(sizeof(BFloat16));
+  pair = transpose_keys(reinterpret_cast<const char*>(keys.first), key_bytes, dims / 2, emit);
+#endif
+  for (; 2 * pair < dims; ++pair) {
+    BFloat16 numbers[2 * kLanes] = {};
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      const BFloat16* from = keys.first + i * keys.stride + 2 * pair;
+      numbers[2 * i] = from[0];
+      if (2 * pair + 1 < dims) numbers[2 * i + 1] = from[1];
+    }
+    emit(pair, load_pairs(numbers));
+  }
+  return largest_of_pairs(largest);
+}
+
 /// Dims that go by way of the stack at a time.
 inline constexpr std::int64_t kStagedDims = 64;
 
@@ -166,6 +190,28 @@ std::uint32_t pack_staged(const ForwardProblem& problem, const PackedHead& head,
   return largest;
 }
 
+/// pack_staged in pairs.
+inline std::uint32_t pack_staged_pairs(const ForwardProblem& problem, const PackedHead& head, KeyRange keys,
+                                       float* panel) {
+  BFloat16 staged[kLanes * kStagedDims];
+  const Operand& k = problem.k;
+  std::uint32_t largest = 0;
+  for (std::int64_t first = 0; first < problem.head_dim; first += kStagedDims) {
+    const std::int64_t dims = std::min(kStagedDims, problem.head_dim - first);
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      BFloat16* to = staged + i * kStagedDims;
+      std::fill_n(to, dims, BFloat16{});
+      if (keys.begin + i >= keys.end) continue;
+      const KeyPlace place = problem.key_places(head.batch, keys.begin + i);
+      const BFloat16* from = k.at<BFloat16>(place.entry, head.kv_head, place.row, first);
+      for (std::int64_t d = 0; d < dims; ++d) to[d] = from[d * k.col];
+    }
+    const KeyRows<BFloat16> rows{staged, kStagedDims, hn::Zero(kF32)};
+    largest = std::max(largest, pack_pairs_of_keys(rows, dims, panel + first / 2 * kPanel));
+  }
+  return largest;
+}
+
 /// Between the rows that are read and those that memory is asked for: some way ahead, but what has been asked for must
 /// still be in L1 when its turn comes, beside what is being read.
 inline constexpr std::int64_t kBytesAhead = 4096;
@@ -193,36 +239,72 @@ HWY_INLINE VF key_scales(const Operand& scales, std::int64_t kv_head, const KeyP
   return hn::LoadU(kF32, lanes);
 }
 
+/// How keys are packed: as floats, converted if need be, or bfloat16 as pairs.
+template <Readers kReaders, class T>
+struct AsFloats {
+  using Number = T;
+  static constexpr bool kTransposes = !std::is_same_v<T, Float16>;
+
+  static std::uint32_t rows(const KeyRows<T>& keys, std::int64_t dims, float* panel) {
+    return pack_vector_of_keys<kReaders>(keys, dims, panel);
+  }
+  static std::uint32_t staged(const ForwardProblem& problem, const PackedHead& head, KeyRange keys, float* panel) {
+    return pack_staged<kReaders, T>(problem, head, keys, panel);
+  }
+};
+struct AsPairs {
+  using Number = BFloat16;
+  static constexpr bool kTransposes = true;
+
+  static std::uint32_t rows(const KeyRows<BFloat16>& keys, std::int64_t dims, float* panel) {
+    return pack_pairs_of_keys(keys, dims, panel);
+  }
+  static std::uint32_t staged(const ForwardProblem& problem, const PackedHead& head, KeyRange keys, float* panel) {
+    return pack_staged_pairs(problem, head, keys, panel);
+  }
+};
+
 /// Packs keys from a multiple of a vector on. Lanes beyond the last key of a vector become 0; vectors without a key stay
 /// as they are: no tile reads them.
-template <Readers kReaders, class T>
+template <Readers kReaders, class Form>
 std::uint32_t pack_keys(const ForwardProblem& problem, const PackedHead& head, KeyRange keys) {
+  using T = typename Form::Number;
   std::uint32_t largest = 0;
   const std::int64_t dims = problem.head_dim;
+  const std::int64_t depth = depth_of(problem);
   for (std::int64_t j = keys.begin; j < keys.end; j += kLanes) {
     const std::int64_t local = head.span.index_of(j);
-    float* panel = head.keys + local / kPanel * kPanel * dims + local % kPanel;
+    float* panel = head.keys + local / kPanel * kPanel * depth + local % kPanel;
     const KeyPlace place = problem.key_places(head.batch, j);
     const T* first = problem.k.at<T>(place.entry, head.kv_head, place.row);
     if constexpr (kReaders == Readers::kFew) ask_for_keys(problem, first, std::min(place.count, problem.kv_len - j));
-    if constexpr (!std::is_same_v<T, Float16>) {
+    if constexpr (Form::kTransposes) {
       if (problem.k.col == 1 && j + kLanes <= keys.end && place.count >= kLanes) {
         const KeyRows<T> rows{first, problem.k.row, key_scales<T>(problem.k_scales, head.kv_head, place)};
-        largest = std::max(largest, pack_vector_of_keys<kReaders>(rows, dims, panel));
+        largest = std::max(largest, Form::rows(rows, dims, panel));
         continue;
       }
     }
     const KeyRange staged{j, std::min<std::int64_t>(j + kLanes, keys.end)};
-    largest = std::max(largest, pack_staged<kReaders, T>(problem, head, staged, panel));
+    largest = std::max(largest, Form::staged(problem, head, staged, panel));
   }
   return largest;
 }
 
+/// Calls visit(form): how the keys of a call are packed.
+template <Readers kReaders, class Visit>
+HWY_INLINE void visit_form(const ForwardProblem& problem, const Visit& visit) {
+  if constexpr (kHasPairs) {
+    if (multiplies_pairs(problem)) return visit(AsPairs());
+  }
+  visit_kept(problem.k.dtype, [&]<class T>(T) { visit(AsFloats<kReaders, T>()); });
+}
+
 /// Packs words [word_begin, word_end) of a head that many rows read.
 void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end) {
-  visit_kept(problem.k.dtype, [&]<class T>(T) {
+  visit_form<Readers::kMany>(problem, [&]<class Form>(Form) {
     for (std::int64_t word = word_begin; word < word_end; ++word) {
-      head.key_magnitude[word] = pack_keys<Readers::kMany, T>(problem, head, head.keys_of(word));
+      head.key_magnitude[word] = pack_keys<Readers::kMany, Form>(problem, head, head.keys_of(word));
     }
   });
 }
@@ -231,7 +313,8 @@ void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int6
 inline void pack_for_few(RowBlock& block, KeyRange keys) {
   block.head.span = {keys, {}};
   block.head.keys = block.own_keys;
-  visit_kept(block.problem.k.dtype, [&]<class T>(T) { pack_keys<Readers::kFew, T>(block.problem, block.head, keys); });
+  visit_form<Readers::kFew>(block.problem,
+                            [&]<class Form>(Form) { pack_keys<Readers::kFew, Form>(block.problem, block.head, keys); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -17,7 +17,7 @@ struct PackedHead {
   std::int64_t batch = 0;
   std::int64_t kv_head = 0;
   KeySpan span;                            ///< packed keys; begins at a multiple of 64
-  float* keys = nullptr;                   ///< panels of [head_dim][panel keys]; null = not packed
+  float* keys = nullptr;                   ///< panels of [dims, or pairs of them][panel keys]; null = not packed
   std::uint32_t* key_magnitude = nullptr;  ///< a word: bits of the largest |k|; NaN is above infinity
 
   std::int64_t word_of(std::int64_t key) const noexcept { return span.index_of(key) / kWordKeys; }

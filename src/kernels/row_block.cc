@@ -74,13 +74,14 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   block.num_rows = rows;
   block.value_stride = align_up(problem.value_dim, lanes);
   block.rows = arena.take<Row>(rows);
-  block.queries = arena.take<float>(rows * problem.head_dim);
+  block.queries = arena.take<float>(rows * block.depth);
   block.query_magnitude = arena.take<float>(rows);
   block.logits = arena.take<float>(kTileRows * kLogitStride);
   if (block.head.keys == nullptr) {
-    block.own_keys = arena.take<float>(kKeyBlock * problem.head_dim);
+    block.own_keys = arena.take<float>(kKeyBlock * block.depth);
     block.packs_panels = rows <= kTileRows;
-    block.values_in_place = rows <= kTileRows && problem.v.col == 1 && problem.value_dim == block.value_stride;
+    block.values_in_place =
+        !block.pairs && rows <= kTileRows && problem.v.col == 1 && problem.value_dim == block.value_stride;
   }
   block.values = arena.take<float>(kKeyBlock * align_up(problem.value_dim, panel_columns));
   block.fresh = arena.take<bool>(rows);

@@ -60,13 +60,15 @@ struct RowBlock {
   bool several_chunks = false;  ///< span crosses a chunk boundary: states are merged into total
   std::int64_t value_stride = 0;
   Row* rows = nullptr;
-  float* queries = nullptr;          ///< [rows][head_dim], scaled by query_scale
+  bool pairs = false;                ///< queries, keys, weights and values are pairs of bfloat16 (pairs-inl.h)
+  std::int64_t depth = 0;            ///< rows of a panel of keys: head_dim, or half of it in pairs
+  float* queries = nullptr;          ///< [rows][depth], scaled by query_scale
   float* query_magnitude = nullptr;  ///< largest |q'| a row, NaN where one is
-  float* logits = nullptr;           ///< [tile rows][kLogitStride]
+  float* logits = nullptr;           ///< [tile rows][kLogitStride]; then the weights, in pairs at half the places
   float* own_keys = nullptr;         ///< memory for the keys of one block, where the head is not packed as a whole
   bool packs_panels = false;         ///< own_keys are those of a few panels: one group alone reads them
   bool values_in_place = false;      ///< V is read where it lies, unless a block has hidden keys
-  float* values = nullptr;           ///< V of the key block, panels of [kKeyBlock][panel columns], padded by 0
+  float* values = nullptr;           ///< V of the key block, panels of [keys or pairs][panel columns], padded by 0
   std::uint32_t value_magnitude[kKeyBlock / kWordKeys] = {};  ///< bits of the largest |v| a word of the key block
   bool* fresh = nullptr;  ///< [rows], by a group's first row: nothing is in its chunk.values yet
   SoftmaxState chunk = {};
@@ -86,8 +88,8 @@ bool packs_by_block(const ForwardProblem& problem);
 /// Rows that a block takes: many enough to use K and V from L2 often, few enough for 2 MiB of scratch.
 std::int64_t rows_per_block(const ForwardProblem& problem);
 
-/// Lays the block out in this thread's scratch memory and fills rows [row_begin, row_end) of group_size * q_len, but
-/// not queries. A target has `lanes` floats a vector and `panel_columns` of V a panel.
+/// Lays a block with `pairs` and `depth` out in this thread's scratch memory and fills rows [row_begin, row_end) of
+/// group_size * q_len, but not queries. A target has `lanes` floats a vector and `panel_columns` of V a panel.
 void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes,
                 std::int64_t panel_columns);
 

@@ -15,6 +15,16 @@
 // After highway_targets.h, which says what is built.
 #include "hwy/highway.h"
 
+#if HWY_TARGET == HWY_AVX3_DL
+#include <immintrin.h>
+#ifndef HWY_TARGET_STR_AVX3_DL
+#define HWY_TARGET_STR_AVX3_DL \
+  HWY_TARGET_STR_AVX3 ",vpclmulqdq,avx512vbmi,avx512vbmi2,vaes,avxvnni,avx512bitalg,avx512vpopcntdq"
+#endif
+#undef HWY_TARGET_STR  // what HWY_BEFORE_NAMESPACE and HWY_ATTR ask the compiler for
+#define HWY_TARGET_STR HWY_TARGET_STR_AVX3_DL ",avx512bf16"
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {

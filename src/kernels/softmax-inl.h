@@ -103,6 +103,44 @@ BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t ba
           kEntropy ? sum_of(entropy) : 0.0f};
 }
 
+/// exponentiate with weights in pairs of neighbouring keys, at half the places. Vectors of a run are taken two at a time,
+/// from an absolute multiple of two on; one outside of it is not looked at, its weights are 0.
+template <bool kEntropy>
+BlockSums exponentiate_pairs(float* logits, std::span<const Run> runs, std::int64_t base, const Formula& formula,
+                             float max) {
+  const Exponent exponent(formula, max);
+  const VF ones = round_to_pairs(hn::Set(kF32, 1.0f), hn::Set(kF32, 1.0f));
+  VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
+  VF divisor = hn::Zero(kF32);
+  VF entropy = hn::Zero(kF32);
+  const auto weigh = [&](std::int64_t offset, VF& lanes) HWY_ATTR {
+    const VF y = exponent(hn::LoadU(kF32, logits + offset));
+    const VF weight = exp2_nonpositive(y);
+    lanes = hn::Add(lanes, weight);
+    if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
+    return weight;
+  };
+  const auto keep = [&](std::int64_t offset, VF first, VF second) HWY_ATTR {
+    const VF pairs = round_to_pairs(first, second);
+    hn::StoreU(pairs, kF32, logits + offset / 2);  // behind what has been read
+    divisor = MultiplyAddPairs()(pairs, ones, divisor);
+  };
+  for (const Run& run : runs) {
+    std::int64_t offset = align_down(run.begin, kLanes) - base;
+    const std::int64_t end = run.end - base;
+    if (offset / kLanes % 2 == 1) {
+      keep(offset - kLanes, hn::Zero(kF32), weigh(offset, sum[1]));
+      offset += kLanes;
+    }
+    for (; offset + kLanes < end; offset += 2 * kLanes) {
+      const VF first = weigh(offset, sum[0]);
+      keep(offset, first, weigh(offset + kLanes, sum[1]));
+    }
+    if (offset < end) keep(offset, weigh(offset, sum[0]), hn::Zero(kF32));
+  }
+  return {sum_of(hn::Add(sum[0], sum[1])), sum_of(divisor), kEntropy ? sum_of(entropy) : 0.0f};
+}
+
 /// The lowest key of the block whose logit is `largest`.
 template <int kR>
 std::int64_t find_key(const float* logits, const BlockView<kR>& view, float largest) {
@@ -118,12 +156,16 @@ std::int64_t find_key(const float* logits, const BlockView<kR>& view, float larg
 
 /// Sum of the block's weights at the keys of stats_keys.
 template <int kR>
-float chosen_weight(const ForwardProblem& problem, const float* weights, const BlockView<kR>& view) {
+float chosen_weight(const RowBlock& block, const float* weights, const BlockView<kR>& view) {
+  const std::vector<std::int64_t>& chosen = block.problem.stats_keys;
+  const auto* halves = reinterpret_cast<const BFloat16*>(weights);
   float sum = 0;
   for (int i = 0; i < view.num_runs; ++i) {
-    const auto end = problem.stats_keys.end();
-    auto key = std::lower_bound(problem.stats_keys.begin(), end, view.runs[i].begin);
-    for (; key != end && *key < view.runs[i].end; ++key) sum += weights[*key - view.base];
+    auto key = std::lower_bound(chosen.begin(), chosen.end(), view.runs[i].begin);
+    for (; key != chosen.end() && *key < view.runs[i].end; ++key) {
+      const std::int64_t place = *key - view.base;
+      sum += block.pairs ? static_cast<float>(halves[place]) : weights[place];
+    }
   }
   return sum;
 }
@@ -152,8 +194,11 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
     block.max_key[row] = find_key(logits, view, largest);
   }
   const bool rounds = block.chunk.divisor != nullptr;
-  const auto weigh = stats ? (rounds ? exponentiate<true, true> : exponentiate<true, false>)
-                           : (rounds ? exponentiate<false, true> : exponentiate<false, false>);
+  auto weigh = stats ? (rounds ? exponentiate<true, true> : exponentiate<true, false>)
+                     : (rounds ? exponentiate<false, true> : exponentiate<false, false>);
+  if constexpr (kHasPairs) {
+    if (block.pairs) weigh = stats ? exponentiate_pairs<true> : exponentiate_pairs<false>;
+  }
   const std::span<const Run> runs(view.runs, static_cast<std::size_t>(view.num_runs));
   const BlockSums sums = weigh(logits, runs, view.base, formula, new_max);
   block.chunk.sum[row] = old_sum * correction + sums.sum;
@@ -163,7 +208,7 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
   if (!stats) return correction;
   float& entropy = block.chunk.entropy[row];
   entropy = correction * (entropy + shift_of(formula, old_max, new_max) * old_sum) + sums.entropy;
-  block.chunk.chosen[row] = block.chunk.chosen[row] * correction + chosen_weight(block.problem, logits, view);
+  block.chunk.chosen[row] = block.chunk.chosen[row] * correction + chosen_weight(block, logits, view);
   return correction;
 }
 

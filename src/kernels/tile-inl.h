@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/pairs-inl.h"
 #include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,10 +23,11 @@ struct Accumulators {
   VF v[kR][kW];
 };
 
-/// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..]
-template <int kR, int kW, class T>
+/// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..], of numbers or of pairs
+template <int kR, int kW, class T, class Product = MultiplyAdd>
 HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_stride, const T* HWY_RESTRICT right,
-                             std::int64_t right_stride, std::int64_t count, Accumulators<kR, kW>& acc) {
+                             std::int64_t right_stride, std::int64_t count, Accumulators<kR, kW>& acc,
+                             const Product& product = {}) {
   HWY_UNROLL(2)
   for (std::int64_t i = 0; i < count; ++i) {
     VF b[kW];
@@ -35,7 +37,7 @@ HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_s
     for (int r = 0; r < kR; ++r) {
       const VF a = hn::Set(kF32, left[r * left_stride + i]);
       HWY_UNROLL(8)
-      for (int w = 0; w < kW; ++w) acc.v[r][w] = hn::MulAdd(a, b[w], acc.v[r][w]);
+      for (int w = 0; w < kW; ++w) acc.v[r][w] = product(a, b[w], acc.v[r][w]);
     }
   }
 }

@@ -9,38 +9,12 @@
 #include "kernels/logits-inl.h"
 #include "kernels/magnitude-inl.h"
 #include "kernels/storage-inl.h"
+#include "kernels/value_pairs-inl.h"
+#include "kernels/value_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
-
-/// Where a block keeps column `place` of key base + `key`.
-HWY_INLINE float* value_at(const RowBlock& block, std::int64_t key, std::int64_t place) {
-  return block.values + (place / kPanel * kKeyBlock + key) * kPanel + place % kPanel;
-}
-
-/// Rows of V of some keys that lie in consecutive rows.
-template <class T>
-struct ValueRows {
-  const T* first;
-  std::int64_t stride;
-  const float* scales;  ///< of whole numbers
-  std::int64_t scale_stride;
-
-  const T* at(std::int64_t index) const { return first + index * stride; }
-  float scale(std::int64_t index) const { return kHasScale<T> ? scales[index * scale_stride] : 1.0f; }
-  ValueRows from(std::int64_t index) const {
-    return {at(index), stride, kHasScale<T> ? scales + index * scale_stride : nullptr, scale_stride};
-  }
-};
-
-template <class T>
-HWY_INLINE ValueRows<T> value_rows(const RowBlock& block, const KeyPlace& place) {
-  const ForwardProblem& problem = block.problem;
-  const std::int64_t kv_head = block.head.kv_head;
-  const float* scales = kHasScale<T> ? problem.v_scales.at<float>(place.entry, kv_head, place.row) : nullptr;
-  return {problem.v.at<T>(place.entry, kv_head, place.row), problem.v.row, scales, problem.v_scales.row};
-}
 
 /// Columns [0, whole) of some rows of V, a multiple of kLanes, one panel after the other. `keys` count from the block's
 /// first. @return magnitudes so far
@@ -92,6 +66,12 @@ void pack_values_of(RowBlock& block, std::int64_t base) {
   for (int word = 0; word < kBlockWords; ++word) {
     const KeyRange keys{std::max<std::int64_t>(base + word * kWordKeys, block.span.range.begin),
                         std::min<std::int64_t>(base + (word + 1) * kWordKeys, block.span.range.end)};
+    if constexpr (std::is_same_v<T, BFloat16> && kHasPairs) {
+      if (block.pairs) {
+        block.value_magnitude[word] = pack_value_pairs(block, keys, base);
+        continue;
+      }
+    }
     VI largest = hn::Zero(kI32);
     problem.key_places.for_each_part(block.head.batch, keys, [&](KeyRange part, const KeyPlace& place) HWY_ATTR {
       const ValueRows<T> rows = value_rows<T>(block, place);
@@ -118,29 +98,42 @@ HWY_INLINE void values_tile(const RowBlock& block, const BlockView<kR>& view, st
   float* state = block.chunk.values + view.first_row * block.value_stride + place;
   Accumulators<kR, kW> acc;
   clear(acc);
+  const int pairs = block.pairs ? 1 : 0;
   for (int i = 0; i < view.num_runs; ++i) {
-    const std::int64_t first = view.runs[i].begin - view.base;
-    multiply_add(view.logits + first, kLogitStride, value_at(block, first, place), kPanel,
-                 view.runs[i].end - view.runs[i].begin, acc);
+    const std::int64_t first = (view.runs[i].begin - view.base) >> pairs;
+    const std::int64_t end = (view.runs[i].end - view.base + pairs) >> pairs;
+    visit_product(block.pairs, [&](const auto& product) HWY_ATTR {
+      multiply_add(view.logits + first, kLogitStride, value_at(block, first, place), kPanel, end - first, acc, product);
+    });
   }
   if (!view.fresh) add_scaled(state, block.value_stride, view.correction, acc);
   store(acc, state, block.value_stride);
 }
 
-/// The same for one row and vector where V has numbers that are not finite: 0 times them is NaN, so hidden keys must not
-/// meet an FMA at all. Skipping the term instead of adding 0 leaves the bits as they are (but for the sign of a zero,
-/// which the last step clears).
+/// acc += P V of the keys that a row sees.
 template <int kR>
-void careful_values(const RowBlock& block, int r, const BlockView<kR>& view, std::int64_t place) {
-  float* state = block.chunk.values + (view.first_row + r) * block.value_stride + place;
+HWY_INLINE void careful_sums(const RowBlock& block, int r, const BlockView<kR>& view, std::int64_t place,
+                             Accumulators<1, 1>& acc) {
   const float* weights = view.logits + r * kLogitStride;
-  Accumulators<1, 1> acc;
-  clear(acc);
   for (int i = 0; i < view.num_runs; ++i) {
     for (std::int64_t key = view.runs[i].begin - view.base; key < view.runs[i].end - view.base; ++key) {
       if ((view.words[key / kWordKeys][r] >> (key % kWordKeys) & 1) == 0) continue;
       multiply_add(weights + key, 0, value_at(block, key, place), 0, 1, acc);
     }
+  }
+}
+
+/// values_tile for one row and vector where V has numbers that are not finite: 0 times them is NaN, so hidden keys must not
+/// meet an FMA at all. Skipping the term instead of adding 0 leaves the bits as they are (but for the sign of a zero,
+/// which the last step clears).
+template <int kR>
+void careful_values(const RowBlock& block, int r, const BlockView<kR>& view, std::int64_t place) {
+  float* state = block.chunk.values + (view.first_row + r) * block.value_stride + place;
+  Accumulators<1, 1> acc;
+  clear(acc);
+  if (!block.pairs) careful_sums(block, r, view, place, acc);
+  if constexpr (kHasPairs) {
+    if (block.pairs) careful_value_pairs(block, r, view, place, acc);
   }
   if (!view.fresh) add_scaled(state, 0, view.correction + r, acc);
   store(acc, state, 0);
