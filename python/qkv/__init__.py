@@ -6,7 +6,8 @@
 >>> qkv.attention(q, k, v, causal=True).shape
 (2, 8, 16, 64)
 
-`qkv.hf` runs Hugging Face models on it; it is imported when first used and needs torch and transformers.
+`qkv.hf` runs Hugging Face models on it and needs torch and transformers; `qkv.onnx` runs ONNX models and needs onnx.
+They are imported when first used.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from qkv._varlen import attention_varlen
 
 if TYPE_CHECKING:
     from qkv import hf as hf
+    from qkv import onnx as onnx
 
 __version__: str = _core.version()
 
@@ -52,7 +54,7 @@ __all__ = [
     "target",
 ]
 
-_LAZY_MODULES = frozenset({"hf"})
+_LAZY_MODULES = frozenset({"hf", "onnx"})
 
 
 def __getattr__(name: str) -> Any:

@@ -29,6 +29,7 @@ MODULES = [
     "qkv.masks",
     "qkv.position",
     "qkv.reference",
+    pytest.param("qkv.onnx", marks=pytest.mark.needs("onnx")),
 ]
 
 
@@ -49,12 +50,13 @@ def test_import_needs_numpy_alone() -> None:
     assert run("-c", code).stdout.strip() == "['qkv']"
 
 
-def test_hf_is_lazy() -> None:
-    assert "hf" in dir(qkv)
-    code = "import sys, qkv; assert 'qkv.hf' not in sys.modules; sys.modules['torch'] = None; qkv.hf"
+@pytest.mark.parametrize(("name", "peer"), [("hf", "torch"), ("onnx", "onnx")])
+def test_adapters_are_lazy(name: str, peer: str) -> None:
+    assert name in dir(qkv)
+    code = f"import sys, qkv; assert 'qkv.{name}' not in sys.modules; sys.modules['{peer}'] = None; qkv.{name}"
     failed = run("-c", code, check=False)
     assert failed.returncode == 1
-    assert "ImportError" in failed.stderr
+    assert f"ImportError: qkv.{name} needs" in failed.stderr
     with pytest.raises(AttributeError, match="module 'qkv' has no attribute 'nothing'"):
         qkv.nothing  # noqa: B018
 
@@ -63,6 +65,11 @@ def test_hf_is_lazy() -> None:
 @pytest.mark.needs("transformers")
 def test_hf_is_found() -> None:
     assert run("-c", "import qkv; print(qkv.hf.__name__)").stdout.strip() == "qkv.hf"
+
+
+@pytest.mark.needs("onnx")
+def test_onnx_is_found() -> None:
+    assert run("-c", "import qkv; print(qkv.onnx.run.__module__)").stdout.startswith("qkv.onnx")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -179,10 +186,10 @@ def ones(*shape: int) -> Tensor: ...
 MYPY = """
 [mypy]
 strict = True
-[mypy-torch.*,transformers.*]
+[mypy-torch.*,transformers.*,onnx.*,google.protobuf.*,ml_dtypes.*]
 ignore_missing_imports = True
 follow_imports = {torch}
-[mypy-qkv.hf]
+[mypy-qkv.hf,qkv.onnx.*]
 follow_imports = skip
 """
 

@@ -1,0 +1,223 @@
+"""Attention of ONNX in terms of qkv.attention.
+
+What differs is how a call is said, not what is computed: heads may lie inside the last axis, the cache of earlier keys
+is an input and an output, and the position of the first query follows from which cache there is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+import qkv
+from qkv.onnx._operator import FLOAT32, FLOAT64, PRECISIONS, Array, Call, of_type, rounded
+
+# What qk_matmul_output shows, by qk_matmul_output_mode. The stages are those of the specification's text and of its
+# function body: 0 is the product alone, before the soft cap.
+_STAGES: Final[dict[int, dict[str, Any]]] = {
+    0: {"return_logits": "scaled"},
+    1: {"return_logits": "capped"},
+    2: {"return_logits": "masked"},
+    3: {"return_weights": True},
+}
+
+
+def attention(call: Call) -> dict[str, Array]:
+    """``Y = softmax(softcap(scale * Q @ K.T) + masks) @ V``, after what earlier calls have cached."""
+    _check_types(call)
+    q, k, v = _heads_first(call)
+    past_len = 0
+    if _has_past(call):
+        past_len = call.inputs["past_key"].shape[2]
+        k = _joined("past_key", call.inputs["past_key"], k)
+        v = _joined("past_value", call.inputs["past_value"], v)
+    _check_shapes(q, k, v)
+    options = {
+        "scale": call.attributes["scale"],
+        "softcap": call.attributes["softcap"],
+        "causal": call.flag("is_causal"),
+        "window": _window(call),
+        **_positions(call, q, k, past_len),
+        **_masks(call, q, k),
+    }
+    results = _attend(call, q, k, v, options)
+    results.update(_present(call, k, v))
+    return results
+
+
+def _attend(call: Call, q: Array, k: Array, v: Array, options: dict[str, Any]) -> dict[str, Array]:
+    """Y and qk_matmul_output, each rounded once to the type of Q."""
+    mode = call.attributes["qk_matmul_output_mode"]
+    if mode not in _STAGES:
+        raise ValueError(f"qk_matmul_output_mode is {mode}; expected 0, 1, 2 or 3")
+    shown = _STAGES[mode] if "qk_matmul_output" in call.wanted else {}
+    q, k, v, bias = _widened(call, q, k, v, options.pop("bias"))
+    y, out = _empty(call, q, v)
+    result: Any = qkv.attention(q, k, v, bias=bias, out=out, **options, **shown)
+    dtype = call.inputs["Q"].dtype
+    results = {"Y": rounded(y, dtype)}
+    if shown:
+        results["qk_matmul_output"] = rounded(result[1], dtype)
+    return results
+
+
+def _empty(call: Call, q: Array, v: Array) -> tuple[Array, Array]:
+    """Y in its own layout, and the same memory as [batch, heads, length, dim]: written in place, never transposed."""
+    batch, num_heads, q_len, _ = q.shape
+    value_dim = v.shape[3]
+    if call.inputs["Q"].ndim == 4:
+        y: Array = np.empty((batch, num_heads, q_len, value_dim), q.dtype)
+        return y, y
+    y = np.empty((batch, q_len, num_heads * value_dim), q.dtype)
+    return y, y.reshape(batch, q_len, num_heads, value_dim).transpose(0, 2, 1, 3)
+
+
+def _check_types(call: Call) -> None:
+    """Q and K are of one type, V of one of its own; what is cached or added is as what it joins."""
+    q, v = call.floats("Q"), call.floats("V")
+    for name, like in (("K", q), ("past_key", q), ("past_value", v)):
+        if name in call.inputs:
+            of_type(name, call.inputs[name], (like.dtype,))
+    if "attn_mask" in call.inputs:
+        of_type("attn_mask", call.inputs["attn_mask"], (np.dtype(np.bool_), q.dtype))
+    precision = call.attributes["softmax_precision"]
+    if precision is not None and precision not in PRECISIONS:
+        raise ValueError(f"softmax_precision is {precision}; expected 1, 10, 11 or 16")
+
+
+def _heads_first(call: Call) -> tuple[Array, Array, Array]:
+    """Q, K and V as views of [batch, heads, length, dim]."""
+    arrays = {name: call.inputs[name] for name in ("Q", "K", "V")}
+    ranks = {array.ndim for array in arrays.values()}
+    if ranks not in ({3}, {4}):
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"{shapes}; expected all of them with 4 axes, or all with 3")
+    q, k, v = (_split(call, name, array) for name, array in arrays.items())
+    return q, k, v
+
+
+def _split(call: Call, name: str, array: Array) -> Array:
+    attribute = "q_num_heads" if name == "Q" else "kv_num_heads"
+    num_heads = call.attributes[attribute]
+    if array.ndim == 4:
+        if num_heads is not None and num_heads != array.shape[1]:
+            raise ValueError(f"{attribute} is {num_heads} but {name} has shape {array.shape}; leave it out for 4 axes")
+        return array
+    if num_heads is None:
+        raise ValueError(f"{name} has 3 axes; expected the attribute {attribute} with it")
+    batch, length, width = array.shape
+    if num_heads < 1 or width % num_heads:
+        raise ValueError(f"{name} has shape {array.shape}; expected a last axis that {attribute}, {num_heads}, divides")
+    return array.reshape(batch, length, num_heads, width // num_heads).transpose(0, 2, 1, 3)
+
+
+def _has_past(call: Call) -> bool:
+    given = [name for name in ("past_key", "past_value") if name in call.inputs]
+    if len(given) == 1:
+        raise ValueError(f"{given[0]} is there alone; expected past_key and past_value, or neither")
+    return bool(given)
+
+
+def _joined(name: str, past: Array, new: Array) -> Array:
+    """The cache, then what is new."""
+    batch, num_heads, _, dim = new.shape
+    if past.ndim != 4 or (past.shape[0], past.shape[1], past.shape[3]) != (batch, num_heads, dim):
+        raise ValueError(f"{name} has shape {past.shape}; expected ({batch}, {num_heads}, past length, {dim})")
+    return np.concatenate((past, new), axis=2)
+
+
+def _check_shapes(q: Array, k: Array, v: Array) -> None:
+    """In ONNX's words and order of axes; qkv would name its own arguments."""
+    seen = f"Q {q.shape}, K {k.shape}, V {v.shape} (batch, heads, length, dim)"
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        raise ValueError(f"{seen}; expected equal batch sizes")
+    if k.shape[1:3] != v.shape[1:3]:
+        raise ValueError(f"{seen}; expected as many heads and positions in V as in K")
+    if k.shape[1] == 0 or q.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"{seen}; expected a number of query heads that the number of key heads divides")
+    if q.shape[3] != k.shape[3]:
+        raise ValueError(f"{seen}; expected equal head sizes in Q and K")
+
+
+def _positions(call: Call, q: Array, k: Array, past_len: int) -> dict[str, Any]:
+    """Where the first query stands, and how many keys there are: both by sequence, where lengths are given."""
+    lengths = call.int64s("nonpad_kv_seqlen", (q.shape[0],))
+    if lengths is None:
+        return {"query_offset": past_len}
+    clash = sorted({"past_key", "past_value"} & call.inputs.keys() | {"present_key", "present_value"} & call.wanted)
+    if clash:
+        raise ValueError(f"nonpad_kv_seqlen beside {' and '.join(clash)}; expected one way to keep a cache")
+    if lengths.size and not 0 <= lengths.min() <= lengths.max() <= k.shape[2]:
+        raise ValueError(f"nonpad_kv_seqlen is {lengths.tolist()}; expected lengths from 0 to {k.shape[2]}")
+    return {"query_offset": lengths - q.shape[2], "kv_lens": lengths}
+
+
+def _window(call: Call) -> tuple[int | None, int | None]:
+    sides = []
+    for name in ("left_window_size", "right_window_size"):
+        size = call.attributes.get(name, -1)
+        if size < -1:
+            raise ValueError(f"{name} is {size}; expected -1 (no bound) or a number of positions from 0")
+        sides.append(None if size == -1 else size)
+    return sides[0], sides[1]
+
+
+def _masks(call: Call, q: Array, k: Array) -> dict[str, Array | None]:
+    given = call.inputs.get("attn_mask")
+    if given is None:
+        return {"mask": None, "bias": None}
+    total = k.shape[2]
+    mask = _padded(call, given, total)
+    onto = (*q.shape[:3], total)
+    if not _broadcasts(mask.shape, onto):
+        raise ValueError(f"attn_mask has shape {given.shape}; expected one that broadcasts to {onto}")
+    return {"mask": mask, "bias": None} if mask.dtype == np.bool_ else {"mask": None, "bias": mask}
+
+
+def _padded(call: Call, mask: Array, total: int) -> Array:
+    """A mask that is short hides what it does not reach, from opset 24 on: one column too, which 23 broadcasts."""
+    if call.opset < 24 or mask.ndim == 0 or mask.shape[-1] >= total:
+        return mask
+    lengths = call.inputs.get("nonpad_kv_seqlen")
+    if lengths is not None and lengths.size and mask.shape[-1] < lengths.max():
+        raise ValueError(
+            f"attn_mask has shape {mask.shape}; expected a last axis no shorter than the longest of nonpad_kv_seqlen, "
+            f"{lengths.max()}"
+        )
+    hidden = False if mask.dtype == np.bool_ else mask.dtype.type(-np.inf)
+    tail = np.full((*mask.shape[:-1], total - mask.shape[-1]), hidden, mask.dtype)
+    return np.concatenate((mask, tail), axis=-1)
+
+
+def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
+    if len(shape) > len(onto):
+        return False
+    return all(extent in (1, wanted) for extent, wanted in zip(shape[::-1], onto[::-1], strict=False))
+
+
+def _widened(call: Call, q: Array, k: Array, v: Array, bias: Array | None) -> tuple[Array, Array, Array, Array | None]:
+    """In types that one call takes, widened where V or the softmax is to be more precise than Q; nothing is rounded.
+
+    16 bits are computed in float32 anyway, so a softmax_precision of less than 64 bits asks for nothing more.
+    """
+    # To NumPy None is another word for float64, so a precision that is not given must not be compared.
+    precision = PRECISIONS.get(call.attributes["softmax_precision"], q.dtype)
+    wide: np.dtype[Any]
+    if FLOAT64 in (q.dtype, v.dtype, precision):
+        wide = FLOAT64
+        v = v.astype(wide, copy=False)
+    elif v.dtype == FLOAT32:
+        wide = FLOAT32
+    else:
+        return q, k, v, bias
+    if bias is not None:
+        bias = bias.astype(wide, copy=False)
+    return q.astype(wide, copy=False), k.astype(wide, copy=False), v, bias
+
+
+def _present(call: Call, k: Array, v: Array) -> dict[str, Array]:
+    """The caches for the next call. Without a past they are new keys and values alone, and copies: nobody else's."""
+    present = {"present_key": k, "present_value": v}
+    fresh = "past_key" not in call.inputs
+    return {name: np.array(x, order="C") if fresh else x for name, x in present.items() if name in call.wanted}
