@@ -78,14 +78,23 @@ def test_logit_scale_table_is_what_its_script_prints():
     assert table in (ROOT / "docs/troubleshooting.md").read_text()
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "huggingface.md" and blocks(p, "python")], ids=relative)
+# Pages that need an optional peer.
+NEEDS = {"onnx.md": [pytest.mark.needs("onnx")]}
+
+
+def with_blocks(language: str) -> list[object]:
+    found = [page for page in PAGES if blocks(page, language)]
+    return [pytest.param(page, id=relative(page), marks=NEEDS.get(page.name, [])) for page in found]
+
+
+@pytest.mark.parametrize("page", [each for each in with_blocks("python") if each.id != "docs/huggingface.md"])
 def test_code_of_the_pages_runs(page):
     namespace: dict[str, object] = {}
     for block in blocks(page, "python"):
         exec(compile(block, page.name, "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "pycon")], ids=relative)
+@pytest.mark.parametrize("page", with_blocks("pycon"))
 def test_dialogues_of_the_pages_are_true(page):
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     parser = doctest.DocTestParser()
