@@ -67,6 +67,7 @@ ATTENTION_VALUES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "past alone": ({"past_key": ones(2, 2, 3, 8)}, {}, "past_key is there alone"),
     "past key": (past(key=(2, 2, 3, 7)), {}, "past_key has shape (2, 2, 3, 7); expected (2, 2, past length, 8)"),
     "past rank": (past(value=(2, 3, 6)), {}, "past_value has shape (2, 3, 6); expected (2, 2, past length, 6)"),
+    "past axes": (past(key=(2, 2)), {}, "past_key has shape (2, 2); expected (2, 2, past length, 8)"),
     "past lengths": (past(value=(2, 2, 4, 6)), {}, "as many heads and positions in V as in K"),
     "two caches": ({**past(), **lengths(5, 5)}, {}, "nonpad_kv_seqlen beside past_key and"),
     "lengths": ({**lengths(5, 6)}, {}, "nonpad_kv_seqlen is [5, 6]; expected lengths from 0 to 5"),

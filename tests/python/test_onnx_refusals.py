@@ -49,6 +49,10 @@ def external(model: Any) -> None:
     tensor.data_location = TensorProto.EXTERNAL
 
 
+def short(model: Any) -> None:
+    model.graph.initializer.add(name="weights", data_type=TensorProto.FLOAT, dims=[3], raw_data=b"1234")
+
+
 def function(model: Any) -> None:
     opsets = [helper.make_opsetid("", 25)]
     model.functions.append(helper.make_function("mine", "Twice", ["x"], ["y"], [norm()], opsets))
@@ -92,6 +96,15 @@ def models() -> dict[str, tuple[Any, str]]:
         ),
         "function": (changed(function), "the model has a function, 'Twice'"),
         "external": (changed(external), "the initialiser 'weights' keeps its data in another file"),
+        "short": (changed(short), "the initialiser 'weights' has data that do not fit its type and dimensions"),
+        "constant's type": (
+            changed(lambda model: model.graph.initializer.add(name="weights", data_type=99)),
+            "the initialiser 'weights' has the element type 99; expected one that",
+        ),
+        "input's type": (
+            changed(lambda model: model.graph.input[0].type.tensor_type.__setattr__("elem_type", 99)),
+            "input x has the element type 99; expected one that",
+        ),
         "sparse": (
             changed(lambda model: model.graph.sparse_initializer.add().values.__setattr__("name", "few")),
             "'few' is a sparse tensor",

@@ -27,9 +27,8 @@ def attention(call: Call) -> dict[str, Array]:
     """``Y = softmax(softcap(scale * Q @ K.T) + masks) @ V``, after what earlier calls have cached."""
     _check_types(call)
     q, k, v = _heads_first(call)
-    past_len = 0
+    new_len = k.shape[2]
     if _has_past(call):
-        past_len = call.inputs["past_key"].shape[2]
         k = _joined("past_key", call.inputs["past_key"], k)
         v = _joined("past_value", call.inputs["past_value"], v)
     _check_shapes(q, k, v)
@@ -38,7 +37,7 @@ def attention(call: Call) -> dict[str, Array]:
         "softcap": call.attributes["softcap"],
         "causal": call.flag("is_causal"),
         "window": _window(call),
-        **_positions(call, q, k, past_len),
+        **_positions(call, q, k, k.shape[2] - new_len),
         **_masks(call, q, k),
     }
     results = _attend(call, q, k, v, options)

@@ -116,23 +116,36 @@ def _opset(model: onnx.ModelProto) -> int:
 def _constants(graph: onnx.GraphProto) -> dict[str, Array]:
     if graph.sparse_initializer:
         raise ValueError(f"{graph.sparse_initializer[0].values.name!r} is a sparse tensor; expected dense ones")
-    for tensor in graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            raise ValueError(
-                f"the initialiser {tensor.name!r} keeps its data in another file; expected it in the model"
-            )
     _check_unique("initialiser", [tensor.name for tensor in graph.initializer])
-    return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    return {tensor.name: _constant(tensor) for tensor in graph.initializer}
+
+
+def _constant(tensor: onnx.TensorProto) -> Array:
+    title = f"the initialiser {tensor.name!r}"
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise ValueError(f"{title} keeps its data in another file; expected it in the model")
+    _check_known(title, tensor.data_type)
+    try:
+        array: Array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{title} has data that do not fit its type and dimensions: {error}") from error
+    return array
 
 
 def _input(info: onnx.ValueInfoProto) -> Input:
     tensor = info.type.tensor_type
     if info.type.WhichOneof("value") != "tensor_type" or tensor.elem_type == TensorProto.UNDEFINED:
         raise ValueError(f"input {info.name} is {info.type.WhichOneof('value') or 'of no type'}; expected a tensor")
+    _check_known(f"input {info.name}", tensor.elem_type)
     shape = None
     if tensor.HasField("shape"):
         shape = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
     return Input(info.name, np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape)
+
+
+def _check_known(title: str, data_type: int) -> None:
+    if data_type == TensorProto.UNDEFINED or data_type not in TensorProto.DataType.values():
+        raise ValueError(f"{title} has the element type {data_type}; expected one that this version of onnx knows")
 
 
 def _check_unique(kind: str, names: Sequence[str]) -> None:
