@@ -73,7 +73,7 @@ HWY_INLINE VF form_logit(const RowBlock& block, const Row& row, std::int64_t key
 template <int kR, int kW>
 HWY_INLINE void add_terms(const RowBlock& block, const Row* rows, std::int64_t key, Accumulators<kR, kW>& acc) {
   const ForwardProblem& problem = block.problem;
-  const VF residual = hn::Set(kF32, block.formula.residual);
+  const VF residual = hn::Set(kF32, static_cast<float>(block.formula.residual));
   const bool whole =
       problem.bias.col == 1 && problem.bias.dtype == Dtype::kFloat32 && key + kW * kLanes <= problem.kv_len;
   HWY_UNROLL(8)

@@ -170,7 +170,7 @@ void form_logits(RowBlock& block, int r, const Run& run, BlockView<kR>& view) {
   Row& row = block.rows[view.first_row + r];
   float* logits = view.logits + r * kLogitStride;
   const VF hidden = hn::Set(kF32, -std::numeric_limits<float>::infinity());
-  const VF residual = hn::Set(kF32, block.formula.residual);
+  const VF residual = hn::Set(kF32, static_cast<float>(block.formula.residual));
   VF max_raw = hidden;
   VF suspect = hn::Zero(kF32);  // x - x is 0 for a finite number alone
   for (std::int64_t key = align_down(run.begin, kLanes); key < run.end; key += kLanes) {

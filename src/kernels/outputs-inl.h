@@ -52,16 +52,15 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   const ForwardProblem& problem = block.problem;
   const Row& row = block.rows[r];
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
-  const double unit = block.formula.general ? 1.0 : std::numbers::ln2;
+  const double unit = block.formula.general ? 1.0 : block.formula.residual;
   RowResult result{problem, block.head.batch, row.head, row.index};
   result.seen = row.seen;
   result.max = static_cast<double>(state.max[r]) * unit;
   result.sum = static_cast<double>(state.sum[r]);
   result.divisor = state.divisor == nullptr ? result.sum : static_cast<double>(state.divisor[r]);
   if (block.max_key != nullptr) {
-    const double residual = block.formula.general ? 1.0 : static_cast<double>(block.formula.residual);
     const Exponent exponent(block.formula, state.max[r]);
-    result.max_logit = residual * static_cast<double>(block.max_logit[r]);
+    result.max_logit = unit * static_cast<double>(block.max_logit[r]);
     result.max_exponent =
         static_cast<double>(hn::GetLane(exponent(hn::Set(kF32, block.max_logit[r])))) * std::numbers::ln2;
     result.max_raw = block.formula.general ? static_cast<double>(block.max_raw[r]) : result.max_logit;
@@ -130,7 +129,7 @@ void write_unmasked(RowBlock& block, std::int64_t first_row, std::int64_t base) 
   view.num_runs = 1;
   view.runs[0] = {base, std::min(base + kKeyBlock, problem.kv_len)};
   multiply_keys(block, view.runs[0], view);
-  const VF residual = hn::Set(kF32, block.formula.residual);
+  const VF residual = hn::Set(kF32, static_cast<float>(block.formula.residual));
   const bool caps = problem.logits_stage == LogitsStage::kCapped && block.formula.softcap > 0;
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
@@ -148,7 +147,7 @@ void write_masked(RowBlock& block, std::int64_t first_row, std::int64_t base, co
   const SoftmaxState& state = block.several_chunks ? block.total : block.chunk;
   BlockView<kR> view(block, first_row, base);
   if (base < block.span.range.end && base + kKeyBlock > block.span.range.begin) block_logits(block, view);
-  const VF unit = hn::Set(kF32, block.formula.general ? 1.0f : block.formula.residual);
+  const VF unit = hn::Set(kF32, block.formula.general ? 1.0f : static_cast<float>(block.formula.residual));
   for (int r = 0; r < kR; ++r) {
     const Row& row = block.rows[first_row + r];
     const float* logits = view.logits + r * kLogitStride;

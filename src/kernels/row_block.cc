@@ -45,8 +45,8 @@ Formula::Formula(const ForwardProblem& problem) {
   }
   // A scale of 0 would turn the -inf of hidden keys into NaN in the plain exponent.
   general = problem.has_logit_terms() || problem.scale == 0;
-  residual = static_cast<float>(size / power);
-  factor = static_cast<float>(size / power * std::numbers::log2e);
+  residual = size / power;
+  factor = static_cast<float>((general ? 1 : residual) * std::numbers::log2e);
   softcap = static_cast<float>(problem.softcap);
 }
 

@@ -17,8 +17,8 @@ namespace qkv::kernels {
 struct Formula {
   bool general = false;   ///< softcap, bias or ALiBi: logits are formed before the exponent
   float query_scale = 1;  ///< +-2^e, multiplies q
-  float residual = 1;     ///< logit = residual * (q' k)
-  float factor = 0;       ///< plain: exponent = factor * (q' k) - maximum, in powers of two: residual * log2(e)
+  double residual = 1;    ///< logit = residual * (q' k)
+  float factor = 0;       ///< exponent of two = factor * (logit - maximum), where plain logits lack the residual
   float softcap = 0;
 
   explicit Formula(const ForwardProblem& problem);
@@ -39,7 +39,7 @@ struct Row {
 
 /// Running softmax of the rows of a block: sum and values are relative to the maximum.
 struct SoftmaxState {
-  float* max = nullptr;      ///< in the exponent's unit: powers of two (plain) or nats (general)
+  float* max = nullptr;      ///< in units of q' k (plain) or nats (general)
   float* sum = nullptr;      ///< sum of 2^exponent
   float* divisor = nullptr;  ///< sum of the weights as they meet V, only where they are rounded before
   float* values = nullptr;   ///< [rows][value_stride]: sum of weights * v

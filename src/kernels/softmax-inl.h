@@ -6,9 +6,7 @@
 #endif
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
-#include <numbers>
 #include <span>
 
 #include "kernels/exp2-inl.h"
@@ -19,48 +17,36 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
 namespace HWY_NAMESPACE {
 
-inline constexpr float kLog2E = std::numbers::log2e_v<float>;
-
-/// Turns the logits of one row into exponents of two, relative to its maximum.
+/// Turns the logits of one row into exponents of two, relative to its maximum. The factor meets the difference: a logit
+/// near the end of f32 times log2(e) would overflow, a rounded product would leave the maximum itself a weight that is not
+/// exactly 1.
 class Exponent {
  public:
   /// Without a maximum yet (nothing visible so far) any finite number serves: every weight is 0.
   Exponent(const Formula& formula, float max)
-      : general_(formula.general),
-        factor_(hn::Set(kF32, formula.factor)),
+      : factor_(hn::Set(kF32, formula.factor)),
         max_(hn::Set(kF32, max == -std::numeric_limits<float>::infinity() ? 0.0f : max)) {}
 
-  HWY_INLINE VF operator()(VF logit) const {
-    // log2(e) meets the difference, not the logit: a logit near the end of f32 times log2(e) would overflow. The plain
-    // formula has the scale to multiply anyway; rows beyond its range go to the double kernel.
-    if (general_) return hn::Mul(hn::Sub(logit, max_), hn::Set(kF32, kLog2E));
-    return hn::MulSub(factor_, logit, max_);
-  }
+  HWY_INLINE VF operator()(VF logit) const { return hn::Mul(factor_, hn::Sub(logit, max_)); }
 
  private:
-  bool general_;
   VF factor_;
   VF max_;
 };
 
-/// 2^(a - b) for maxima a <= b in the exponent's unit; 0 where a is -inf; 1 where they are equal.
+/// The weight of maximum a beside maximum b >= a; 0 where a is -inf; 1 where they are equal.
 HWY_INLINE float rescale(const Formula& formula, float a, float b) {
   if (a == b) return 1.0f;
   if (a == -std::numeric_limits<float>::infinity()) return 0.0f;
-  const float difference = a - b;
-  return exp2_nonpositive(formula.general ? difference * kLog2E : difference);
+  return exp2_nonpositive(formula.factor * (a - b));
 }
 
-/// a - b as a power of two, for the entropy's change of reference; 0 where there is nothing to change. Bounded: where
-/// the difference leaves f32 the rescale that it is multiplied by is 0.
+/// Its exponent, for the entropy's change of reference; 0 where there is nothing to change. Bounded: where the difference
+/// leaves f32 the rescale that it is multiplied by is 0.
 HWY_INLINE float shift_of(const Formula& formula, float a, float b) {
   if (a == -std::numeric_limits<float>::infinity()) return 0.0f;
-  return std::max(formula.general ? (a - b) * kLog2E : a - b, -1e4f);
+  return std::max(formula.factor * (a - b), -1e4f);
 }
-
-/// The plain exponent is relative to a rounded maximum, and as large as the rounding allows: 4 at 2^26, where
-/// exp2_nonpositive ends at 64. Rows with a larger maximum in any block leave f32.
-inline constexpr float kMostPlainMax = 0x1p26f;
 
 struct BlockSums {
   float sum = 0;      ///< of the exact weights
@@ -180,11 +166,7 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
 
   const float largest = max_of(view.max[r]);
   const float old_max = block.chunk.max[row];
-  const float block_max = formula.general ? largest : formula.factor * largest;
-  if (!formula.general && std::fabs(block_max) > kMostPlainMax && largest > -std::numeric_limits<float>::infinity()) {
-    block.rows[row].careful = true;
-  }
-  const float new_max = old_max > block_max ? old_max : block_max;
+  const float new_max = old_max > largest ? old_max : largest;
   const float correction = rescale(formula, old_max, new_max);
   const float old_sum = block.chunk.sum[row];
   block.chunk.max[row] = new_max;

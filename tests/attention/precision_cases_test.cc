@@ -66,6 +66,15 @@ TEST_P(Precision, EqualLogitsGiveConstantValuesBackExactly) {
   }
 }
 
+TEST_P(Precision, OneVisibleKeyIsTheResult) {
+  const std::int64_t n = 300;
+  const Tensor q = normal({1, 2, n, 24}, 3);
+  const Tensor k = normal({1, 2, n, 24}, 3);
+  const Tensor v = normal({1, 2, n, 40});
+  const AttentionOptions options{.scale = 0.3, .window = {0, 0}};
+  EXPECT_TRUE(same_bits(run(q, k, v, options).out, v));
+}
+
 TEST_P(Precision, LargeEqualLogitsGiveTheMean) {
   constexpr std::int64_t kKeys = 40;
   const Tensor v = normal({1, 1, kKeys, 5});

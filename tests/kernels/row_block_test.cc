@@ -28,10 +28,10 @@ TEST(Formula, TheScaleIsCutIntoAPowerOfTwoAndARest) {
     int exponent = 0;
     EXPECT_EQ(std::fabs(std::frexp(formula.query_scale, &exponent)), 0.5f) << "a power of two: " << scale;
     EXPECT_EQ(std::signbit(formula.query_scale), std::signbit(scale)) << scale;
-    EXPECT_GE(formula.residual, 1.0f) << scale;
-    EXPECT_LE(formula.residual, 2.0f) << scale;
+    EXPECT_GE(formula.residual, 1.0) << scale;
+    EXPECT_LT(formula.residual, 2.0) << scale;
     const double rest = scale / static_cast<double>(formula.query_scale);
-    EXPECT_EQ(formula.residual, static_cast<float>(rest)) << scale;
+    EXPECT_EQ(formula.residual, rest) << scale;
     EXPECT_EQ(formula.factor, static_cast<float>(rest * std::numbers::log2e)) << scale;
     EXPECT_FALSE(formula.general) << scale;
   }
@@ -39,7 +39,7 @@ TEST(Formula, TheScaleIsCutIntoAPowerOfTwoAndARest) {
 
 TEST(Formula, ZeroAndFurtherTermsTakeTheGeneralForm) {
   EXPECT_TRUE(Formula(with_scale(0)).general);
-  EXPECT_EQ(Formula(with_scale(0)).residual, 0.0f);
+  EXPECT_EQ(Formula(with_scale(0)).residual, 0.0);
   EXPECT_EQ(Formula(with_scale(0)).query_scale, 1.0f);
   ForwardProblem capped = with_scale(0.5);
   capped.softcap = 3;
