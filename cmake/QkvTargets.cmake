@@ -65,6 +65,12 @@ function(qkv_add_test)
   if(NOT arg_LABELS)
     set(arg_LABELS fast asan)
   endif()
+  # The build of a sanitizer has the tests of its label alone.
+  if(QKV_SANITIZE MATCHES "thread" AND NOT "tsan" IN_LIST arg_LABELS)
+    return()
+  elseif(QKV_SANITIZE MATCHES "address" AND NOT "asan" IN_LIST arg_LABELS)
+    return()
+  endif()
   add_executable(${arg_NAME}_test ${arg_SOURCES})
   qkv_set_flags(${arg_NAME}_test)
   # What is tested is optimised and looked at for undefined behaviour; the tests themselves are built often.

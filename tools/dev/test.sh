@@ -50,7 +50,7 @@ run_both() {
   ctest_labelled release "$1" || status=1
   say "pytest: $2"
   # 5: no test has these markers, which is no fault while ctest has some (and fails if it has none).
-  "$VENV_PYTHON" -m pytest -q -m "$2" || (($? == 5)) || status=1
+  "$VENV_PYTHON" -m pytest -q -n "$JOBS" -m "$2" || (($? == 5)) || status=1
   return "$status"
 }
 
