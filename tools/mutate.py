@@ -126,6 +126,7 @@ class Copy:
         options = {
             "CMAKE_BUILD_TYPE": "RelWithDebInfo",
             "QKV_LIMIT_TARGETS": "ON",
+            "QKV_EMULATE_PAIRS": "ON",
             "QKV_BUILD_PYTHON": "ON" if with_python else "OFF",
             "Python_EXECUTABLE": sys.executable,
         }
