@@ -133,7 +133,8 @@ struct AttentionOutputs {
 /// @throws ShapeError, DtypeError, ValueError: naming the argument, what was seen and what was expected.
 /// Accuracy: |error| <= c * eps * (sum of weights times |v|), measured against the double-precision reference. Below 64
 /// bits arithmetic is that of float32, and a weight below 2^-126 of the largest counts as 0, whatever v it would meet; out
-/// is rounded once. Where q, k and v are all bfloat16, weights and the sum they are divided by are of bfloat16 weights.
+/// is rounded once. Where q, k and v are all bfloat16, weights and the sum they are divided by are of bfloat16 weights; on
+/// the target avx512_bf16 what is summed of them counts as 0 below 2^-126, which is another 2^-126 a visible key.
 /// Cost: q_len * visible keys * (head_dim + value_dim) multiply-adds a head; memory O(q_len + kv_len): 2 MiB a
 /// thread and the packed keys of the heads in flight. Never q_len x kv_len, unless such an output is asked for.
 /// Source: Vaswani et al. 2017 (arXiv:1706.03762); running softmax by blocks of keys after Dao et al. 2022

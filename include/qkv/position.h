@@ -122,8 +122,8 @@ class QKV_API Rope {
   /// @param out        as x: x itself, or memory that shares no element with it. Columns from rotary_dim on are copied.
   /// The bits of a row depend on its numbers, its position and the frequencies: not on batch, strides, threads, target
   /// or how positions are split into calls.
-  /// Accuracy: angles are f64, whatever the dtype: off by at most |angle| * 2^-52 + 2^-50. float32 and float64 are turned
-  /// in f64, 16 bits in f32; rounded once at the end.
+  /// Accuracy: angles are f64, whatever the dtype: off by at most 1.1 |angle| * 2^-52 + 2^-50. float32 and float64 are
+  /// turned in f64, 16 bits in f32; rounded once at the end.
   /// Cost: memory bandwidth; sines once a position for all heads.
   /// @throws ShapeError, DtypeError, ValueError
   void apply(ConstTensorView x, const Positions& positions, TensorView out, const RopeCall& call = {}) const;

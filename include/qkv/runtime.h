@@ -30,7 +30,8 @@ QKV_API void set_executor(Executor executor);
 
 /// Instruction sets that this build and this CPU both have, best first, e.g. {"avx2", "sse4", "scalar", "reference"}.
 QKV_API std::vector<std::string> available_targets();
-/// The one in use: the best, or what QKV_TARGET or set_target forced.
+/// The one in use: the best, or what QKV_TARGET or set_target forced. Rotations (qkv/position.h) and the rounding of caches
+/// take the best in any case: they have the same bits on all.
 QKV_API std::string target();
 /// @throws ValueError for a name that is not available; "" goes back to the best. Set it while no call is running.
 QKV_API void set_target(std::string_view name);

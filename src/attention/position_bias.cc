@@ -45,6 +45,7 @@ struct Side {
     const auto scale = static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
     const auto logarithm = static_cast<float>(std::log(static_cast<double>(ratio)));
     const float steps = logarithm / scale * static_cast<float>(buckets - exact);
+    if (!(steps < static_cast<float>(buckets - exact))) return buckets - 1;  // infinite or NaN where scale is 0, too
     return std::min(exact + static_cast<std::int64_t>(steps), buckets - 1);
   }
 };

@@ -77,7 +77,8 @@ void check_sinusoidal(const TensorView& out, const SinusoidalOptions& options) {
   if (!std::isfinite(options.base) || options.base <= 1) {
     arguments.refuse<ValueError>("base", "expected a finite number above 1, got {}", options.base);
   }
-  if (options.first < -kFarthestPosition || options.first > kFarthestPosition - out.extent(0)) {
+  if (out.extent(0) == 0) return;
+  if (options.first < -kFarthestPosition || options.first > kFarthestPosition - (out.extent(0) - 1)) {
     arguments.refuse<ValueError>("first", "expected positions from -2^53 to 2^53, got {} rows from {} on",
                                  out.extent(0), options.first);
   }
@@ -89,8 +90,9 @@ void sinusoidal_positions(TensorView out, const SinusoidalOptions& options) {
   check_sinusoidal(out, options);
   const std::int64_t dim = out.extent(1);
   for (std::int64_t c = 0; c < dim; ++c) {
-    const double exponent = static_cast<double>(c - c % 2) / static_cast<double>(dim);
-    const double frequency = 1 / std::pow(options.base, exponent);
+    // In double the rounded exponent, times ln(base), would show.
+    const long double exponent = static_cast<long double>(c - c % 2) / static_cast<long double>(dim);
+    const auto frequency = static_cast<double>(1 / std::pow(static_cast<long double>(options.base), exponent));
     for (std::int64_t i = 0; i < out.extent(0); ++i) {
       const double angle = static_cast<double>(options.first + i) * frequency;
       const double value = c % 2 == 0 ? std::sin(angle) : std::cos(angle);

@@ -132,7 +132,7 @@ void rotate_block(const Application& call, RopeRows& rows, std::int64_t b, std::
     strip.to = address(out, b, h, i);
     rows.rotate(strip);
   };
-  strip.alike = std::abs(x.stride(1)) < std::abs(x.stride(2));
+  strip.alike = x.extent(1) > 1 && std::abs(x.stride(1)) < std::abs(x.stride(2));
   const int axis = strip.alike ? 1 : 2;
   strip.from_row = x.stride(axis);
   strip.to_row = out.stride(axis);

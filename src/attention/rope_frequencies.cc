@@ -75,7 +75,9 @@ struct ScalingCheck {
 std::vector<double> plain_lengths(double base, std::int64_t dim) {
   std::vector<double> lengths(static_cast<std::size_t>(dim / 2));
   for (std::size_t i = 0; i < lengths.size(); ++i) {
-    lengths[i] = std::pow(base, static_cast<double>(2 * i) / static_cast<double>(dim));
+    // In double the rounded exponent, times ln(base), would show.
+    lengths[i] = static_cast<double>(
+        std::pow(static_cast<long double>(base), static_cast<long double>(2 * i) / static_cast<long double>(dim)));
   }
   return lengths;
 }

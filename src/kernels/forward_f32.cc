@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/forward_plain.h"
+#define QKV_WITH_PAIRS  // before highway_targets.h, which reads it
 #include "kernels/highway_targets.h"
 #include "kernels/key_order.h"
 #include "kernels/packed_head.h"
@@ -233,6 +234,9 @@ struct Built {
 constexpr std::string_view baseline_name() {
   if (HWY_STATIC_TARGET == HWY_SCALAR || HWY_STATIC_TARGET == HWY_EMU128) return "scalar";
 #if HWY_ARCH_X86
+#ifdef QKV_EMULATE_PAIRS
+  if (HWY_STATIC_TARGET == HWY_AVX2) return "avx2_bf16";
+#endif
   return HWY_STATIC_TARGET == HWY_AVX3_DL ? "avx512_bf16"
          : HWY_STATIC_TARGET == HWY_AVX3  ? "avx512"
          : HWY_STATIC_TARGET == HWY_AVX2  ? "avx2"

@@ -6,22 +6,22 @@
 // the register tile is made of; such machines run NEON or scalar code.
 //
 // Products of bfloat16 pairs (avx512bf16) have a target of their own in late versions of Highway only. Every CPU that has
-// them but Cooper Lake has what AVX3_DL stands for: that target is compiled with them (simd-inl.h) and runs where the CPU
-// has both.
+// them but Cooper Lake has what AVX3_DL stands for: a file that defines QKV_WITH_PAIRS compiles that target with them
+// (simd-inl.h), and runs it where the CPU has both. Other files leave it out. With compiler flags that promise the one
+// without the other (icelake-server) there is no such target.
+#if defined(QKV_WITH_PAIRS) && (defined(__AVX512BF16__) || !defined(__AVX512VBMI2__))
 #define HWY_WANT_AVX3_DL
-#if defined(__AVX512VBMI2__) && !defined(__AVX512BF16__)
-// The compiler's flags make this the baseline, which has to run without them.
-#define QKV_NOT_THE_BASELINE HWY_AVX3_DL
+#define QKV_WITHOUT_PAIRS 0
 #else
-#define QKV_NOT_THE_BASELINE 0
+#define QKV_WITHOUT_PAIRS HWY_AVX3_DL
 #endif
 #ifdef QKV_LIMIT_TARGETS
 #define QKV_OPTIONAL_TARGETS (HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL)
 #else
 #define QKV_OPTIONAL_TARGETS 0
 #endif
-#define HWY_DISABLED_TARGETS                                                                                     \
-  (QKV_OPTIONAL_TARGETS | QKV_NOT_THE_BASELINE | HWY_SSSE3 | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | \
+#define HWY_DISABLED_TARGETS                                                                                  \
+  (QKV_OPTIONAL_TARGETS | QKV_WITHOUT_PAIRS | HWY_SSSE3 | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | \
    HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 
 #include "hwy/detect_targets.h"

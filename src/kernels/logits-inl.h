@@ -62,7 +62,7 @@ HWY_INLINE void logits_tile(const RowBlock& block, std::int64_t key, Epilogue ep
   Accumulators<kR, kW> acc;
   clear(acc);
   visit_product(block.pairs, [&](const auto& product) HWY_ATTR {
-    multiply_add(block.queries + view.first_row * depth, depth, panel, kPanel, depth, acc, product);
+    multiply_add(Factors{block.queries + view.first_row * depth, depth, panel, kPanel, depth}, acc, product);
   });
   float* logits = view.logits + (key - view.base);
   if (epilogue == Epilogue::kRaw) return store(acc, logits, kLogitStride);

@@ -59,10 +59,7 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   result.sum = static_cast<double>(state.sum[r]);
   result.divisor = state.divisor == nullptr ? result.sum : static_cast<double>(state.divisor[r]);
   if (block.max_key != nullptr) {
-    const Exponent exponent(block.formula, state.max[r]);
     result.max_logit = unit * static_cast<double>(block.max_logit[r]);
-    result.max_exponent =
-        static_cast<double>(hn::GetLane(exponent(hn::Set(kF32, block.max_logit[r])))) * std::numbers::ln2;
     result.max_raw = block.formula.general ? static_cast<double>(block.max_raw[r]) : result.max_logit;
     result.max_key = block.max_key[r];
     result.entropy = static_cast<double>(state.entropy[r]) * std::numbers::ln2;

@@ -11,7 +11,7 @@
 #include "kernels/forward_problem.h"
 #include "kernels/magnitude-inl.h"
 #include "kernels/simd-inl.h"
-#include "kernels/storage-inl.h"
+#include "kernels/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels {
@@ -21,8 +21,8 @@ namespace HWY_NAMESPACE {
 // instruction adds both products of two pairs to a float. Pairs are neighbours along head_dim in Q K^T, and neighbouring
 // keys, from an even one on, in P V. A panel of pairs looks like a panel of floats with half as many rows.
 
-// Where QKV_EMULATE_PAIRS is defined, AVX2 does the same by what it has (target "avx2_bf16"): slowly, so that everything
-// around the instruction can be tested without it.
+// Compiled where QKV_WITH_PAIRS is defined (highway_targets.h). Where QKV_EMULATE_PAIRS is, AVX2 does the same by what it
+// has (target "avx2_bf16"): slowly, so that everything around the instruction can be tested without it.
 #undef QKV_HAS_PAIRS
 #if HWY_TARGET == HWY_AVX3_DL || (defined(QKV_EMULATE_PAIRS) && HWY_TARGET == HWY_AVX2)
 #define QKV_HAS_PAIRS 1
@@ -47,26 +47,22 @@ inline std::int64_t depth_of(const ForwardProblem& problem) {
 inline constexpr std::uint32_t kLeastKey = 1 << 7;              ///< 2^-126 as bfloat16
 inline constexpr std::uint32_t kLeastValue = (127 - 100) << 7;  ///< 2^-100
 
-/// NaN where a number is subnormal.
-HWY_INLINE VF without_subnormal(VF x) {
-  const VF least = hn::Set(kF32, 0x1p-126f);
-  const VF bits = hn::Abs(x);
+/// A number times a power of two; NaN where the product of one that is not 0 is subnormal, or underflows.
+HWY_INLINE VF scaled_or_nan(VF x, VF factor) {
+  const VF product = hn::Mul(x, factor);
   // By integers: comparisons of floats may take subnormal numbers to be 0.
-  const auto below = hn::Lt(hn::BitCast(kI32, bits), hn::BitCast(kI32, least));
-  const auto zero = hn::Eq(hn::BitCast(kI32, bits), hn::Zero(kI32));
+  const auto below = hn::Lt(hn::BitCast(kI32, hn::Abs(product)), hn::BitCast(kI32, hn::Set(kF32, 0x1p-126f)));
+  const auto zero = hn::Eq(hn::BitCast(kI32, hn::Abs(x)), hn::Zero(kI32));
   const auto small = hn::RebindMask(kF32, hn::AndNot(zero, below));
-  return hn::IfThenElse(small, hn::Set(kF32, std::numeric_limits<float>::quiet_NaN()), x);
+  return hn::IfThenElse(small, hn::Set(kF32, std::numeric_limits<float>::quiet_NaN()), product);
 }
+
+HWY_INLINE VF pairs_of_ones() { return hn::BitCast(kF32, hn::Set(kU32, 0x3f803f80u)); }
 
 /// The mask of a pair's later number.
 HWY_INLINE VI upper_half() { return hn::Set(kI32, static_cast<std::int32_t>(0xffff0000u)); }
 
 HWY_INLINE VF load_pairs(const BFloat16* from) { return hn::LoadU(kF32, reinterpret_cast<const float*>(from)); }
-
-/// acc + a b
-struct MultiplyAdd {
-  HWY_INLINE VF operator()(VF a, VF b, VF acc) const { return hn::MulAdd(a, b, acc); }
-};
 
 #if HWY_TARGET == HWY_AVX3_DL
 

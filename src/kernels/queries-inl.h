@@ -45,12 +45,13 @@ HWY_INLINE std::uint32_t scale_query(const T* HWY_RESTRICT source, std::int64_t 
 HWY_INLINE VF scale_pairs(VF pairs, VF factor, VI& largest) {
   const auto bits = hn::BitCast(kI32, pairs);
   const auto scaled = [&](VI number) HWY_ATTR {
-    const VF x = without_subnormal(hn::Mul(hn::BitCast(kF32, number), factor));
+    const VF x = scaled_or_nan(hn::BitCast(kF32, number), factor);
     largest = raise_magnitude(x, largest);
-    return hn::BitCast(kU32, x);
+    return x;
   };
-  const auto lower = hn::ShiftRight<16>(scaled(hn::ShiftLeft<16>(bits)));
-  return hn::BitCast(kF32, hn::Or(lower, scaled(hn::And(bits, upper_half()))));
+  const auto lower = hn::ShiftRight<16>(hn::BitCast(kU32, scaled(hn::ShiftLeft<16>(bits))));
+  const VF upper = scaled(hn::And(bits, upper_half()));
+  return hn::Or(hn::BitCast(kF32, lower), hn::And(upper, hn::BitCast(kF32, upper_half())));
 }
 
 /// scale_query in pairs, an odd last number beside 0.

@@ -23,7 +23,7 @@ struct RowResult {
   double divisor = 0;  ///< the same of the weights as they meet V: sum, unless they are rounded
   double max_raw = 0;
   double max_logit = 0;
-  double max_exponent = 0;  ///< max_logit - max as the kernel rounds it: the sum has been formed with it
+  double max_exponent = 0;  ///< max_logit - max
   std::int64_t max_key = -1;
   double entropy = 0;  ///< sum of exp(logit - max) * (logit - max)
   double chosen = 0;   ///< sum over stats_keys of the weights as they meet V

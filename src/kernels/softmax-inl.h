@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <limits>
 #include <span>
+#include <type_traits>
+#include <vector>
 
 #include "kernels/exp2-inl.h"
 #include "kernels/logits-inl.h"
@@ -54,77 +56,76 @@ struct BlockSums {
   float entropy = 0;
 };
 
-/// Logits to weights 2^exponent in place, rounded to bfloat16 if asked for, and their sums. Two vectors of sum lanes,
-/// chosen by the key's absolute place: a lane's sum does not depend on where the run begins.
-template <bool kEntropy, bool kRound>
+/// How weights are kept for P V.
+enum class Stored {
+  kExact,
+  kRounded,  ///< to bfloat16, in the place of the logit
+  kPairs,    ///< pairs of neighbouring keys, at half the places
+};
+
+/// Calls visit(offset, first, second) for the vectors of the runs, two at a time from an absolute multiple of two on: which
+/// of the two belong to the run, by std::true_type and std::false_type.
+template <class Visit>
+HWY_INLINE void for_each_two_vectors(std::span<const Run> runs, std::int64_t base, const Visit& visit) {
+  for (const Run& run : runs) {
+    std::int64_t offset = align_down(run.begin, kLanes) - base;
+    const std::int64_t end = run.end - base;
+    if (offset / kLanes % 2 == 1) {
+      visit(offset - kLanes, std::false_type(), std::true_type());
+      offset += kLanes;
+    }
+    for (; offset + kLanes < end; offset += 2 * kLanes) visit(offset, std::true_type(), std::true_type());
+    if (offset < end) visit(offset, std::true_type(), std::false_type());
+  }
+}
+
+/// Turns the logits of one row into weights 2^exponent in place, and adds them up. Two vectors of sum lanes, chosen by the
+/// key's absolute place: a lane's sum does not depend on where the run begins.
+template <bool kEntropy, Stored kStored>
 BlockSums exponentiate(float* logits, std::span<const Run> runs, std::int64_t base, const Formula& formula, float max) {
   const Exponent exponent(formula, max);  // made here: behind a reference, each store could have changed it
   VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF divisor[2] = {hn::Zero(kF32), hn::Zero(kF32)};
   VF entropy = hn::Zero(kF32);
-  const auto step = [&](std::int64_t offset, VF& lanes, VF& rounded) HWY_ATTR {
-    const VF y = exponent(hn::LoadU(kF32, logits + offset));
-    const VF weight = exp2_nonpositive(y);
-    const VF stored = kRound ? round_to_bfloat16(weight) : weight;
-    hn::StoreU(stored, kF32, logits + offset);
-    lanes = hn::Add(lanes, weight);
-    if constexpr (kRound) rounded = hn::Add(rounded, stored);
-    // Hidden keys have exponent -inf and weight 0: bounded, their product is 0.
-    if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
-  };
-  for (const Run& run : runs) {
-    std::int64_t offset = align_down(run.begin, kLanes) - base;
-    const std::int64_t end = run.end - base;
-    if (offset / kLanes % 2 == 1) {
-      step(offset, sum[1], divisor[1]);
-      offset += kLanes;
-    }
-    for (; offset + kLanes < end; offset += 2 * kLanes) {
-      step(offset, sum[0], divisor[0]);
-      step(offset + kLanes, sum[1], divisor[1]);
-    }
-    if (offset < end) step(offset, sum[0], divisor[0]);
-  }
-  return {sum_of(hn::Add(sum[0], sum[1])), kRound ? sum_of(hn::Add(divisor[0], divisor[1])) : 0.0f,
-          kEntropy ? sum_of(entropy) : 0.0f};
-}
-
-/// exponentiate with weights in pairs of neighbouring keys, at half the places. Vectors of a run are taken two at a time,
-/// from an absolute multiple of two on; one outside of it is not looked at, its weights are 0.
-template <bool kEntropy>
-BlockSums exponentiate_pairs(float* logits, std::span<const Run> runs, std::int64_t base, const Formula& formula,
-                             float max) {
-  const Exponent exponent(formula, max);
-  const VF ones = round_to_pairs(hn::Set(kF32, 1.0f), hn::Set(kF32, 1.0f));
-  VF sum[2] = {hn::Zero(kF32), hn::Zero(kF32)};
-  VF divisor = hn::Zero(kF32);
-  VF entropy = hn::Zero(kF32);
   const auto weigh = [&](std::int64_t offset, VF& lanes) HWY_ATTR {
     const VF y = exponent(hn::LoadU(kF32, logits + offset));
     const VF weight = exp2_nonpositive(y);
     lanes = hn::Add(lanes, weight);
+    // Hidden keys have exponent -inf and weight 0: bounded, their product is 0.
     if constexpr (kEntropy) entropy = hn::MulAdd(weight, max_or_nan(hn::Set(kF32, -1e4f), y), entropy);
     return weight;
   };
-  const auto keep = [&](std::int64_t offset, VF first, VF second) HWY_ATTR {
-    const VF pairs = round_to_pairs(first, second);
-    hn::StoreU(pairs, kF32, logits + offset / 2);  // behind what has been read
-    divisor = MultiplyAddPairs()(pairs, ones, divisor);
+  const auto keep = [&](std::int64_t offset, VF weight, VF& lanes) HWY_ATTR {
+    const VF stored = kStored == Stored::kRounded ? round_to_bfloat16(weight) : weight;
+    hn::StoreU(stored, kF32, logits + offset);
+    if constexpr (kStored == Stored::kRounded) lanes = hn::Add(lanes, stored);
   };
-  for (const Run& run : runs) {
-    std::int64_t offset = align_down(run.begin, kLanes) - base;
-    const std::int64_t end = run.end - base;
-    if (offset / kLanes % 2 == 1) {
-      keep(offset - kLanes, hn::Zero(kF32), weigh(offset, sum[1]));
-      offset += kLanes;
+  for_each_two_vectors(runs, base, [&](std::int64_t offset, auto has_first, auto has_second) HWY_ATTR {
+    if constexpr (kStored == Stored::kPairs) {
+      const VF first = has_first ? weigh(offset, sum[0]) : hn::Zero(kF32);
+      const VF second = has_second ? weigh(offset + kLanes, sum[1]) : hn::Zero(kF32);
+      const VF pairs = round_to_pairs(first, second);
+      hn::StoreU(pairs, kF32, logits + offset / 2);  // behind what has been read
+      divisor[0] = MultiplyAddPairs()(pairs, pairs_of_ones(), divisor[0]);
+    } else {
+      if constexpr (has_first) keep(offset, weigh(offset, sum[0]), divisor[0]);
+      if constexpr (has_second) keep(offset + kLanes, weigh(offset + kLanes, sum[1]), divisor[1]);
     }
-    for (; offset + kLanes < end; offset += 2 * kLanes) {
-      const VF first = weigh(offset, sum[0]);
-      keep(offset, first, weigh(offset + kLanes, sum[1]));
-    }
-    if (offset < end) keep(offset, weigh(offset, sum[0]), hn::Zero(kF32));
+  });
+  return {sum_of(hn::Add(sum[0], sum[1])), kStored == Stored::kExact ? 0.0f : sum_of(hn::Add(divisor[0], divisor[1])),
+          kEntropy ? sum_of(entropy) : 0.0f};
+}
+
+/// The instance of exponentiate for a block.
+inline auto exponentiate_for(const RowBlock& block) {
+  const bool stats = block.max_key != nullptr;
+  if constexpr (kHasPairs) {
+    if (block.pairs) return stats ? exponentiate<true, Stored::kPairs> : exponentiate<false, Stored::kPairs>;
   }
-  return {sum_of(hn::Add(sum[0], sum[1])), sum_of(divisor), kEntropy ? sum_of(entropy) : 0.0f};
+  if (block.chunk.divisor != nullptr) {
+    return stats ? exponentiate<true, Stored::kRounded> : exponentiate<false, Stored::kRounded>;
+  }
+  return stats ? exponentiate<true, Stored::kExact> : exponentiate<false, Stored::kExact>;
 }
 
 /// The lowest key of the block whose logit is `largest`.
@@ -176,13 +177,8 @@ float update_row(RowBlock& block, int r, const BlockView<kR>& view) {
     block.max_key[row] = find_key(logits, view, largest);
   }
   const bool rounds = block.chunk.divisor != nullptr;
-  auto weigh = stats ? (rounds ? exponentiate<true, true> : exponentiate<true, false>)
-                     : (rounds ? exponentiate<false, true> : exponentiate<false, false>);
-  if constexpr (kHasPairs) {
-    if (block.pairs) weigh = stats ? exponentiate_pairs<true> : exponentiate_pairs<false>;
-  }
   const std::span<const Run> runs(view.runs, static_cast<std::size_t>(view.num_runs));
-  const BlockSums sums = weigh(logits, runs, view.base, formula, new_max);
+  const BlockSums sums = exponentiate_for(block)(logits, runs, view.base, formula, new_max);
   block.chunk.sum[row] = old_sum * correction + sums.sum;
   if (rounds) block.chunk.divisor[row] = block.chunk.divisor[row] * correction + sums.divisor;
   // NaN escapes the maxima: a chunk of nothing else would be taken for empty.

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 
-#include "kernels/pairs-inl.h"
 #include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,19 +22,37 @@ struct Accumulators {
   VF v[kR][kW];
 };
 
-/// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..], of numbers or of pairs
+/// acc + a b, one step of a chain.
+struct MultiplyAdd {
+  HWY_INLINE VF operator()(VF a, VF b, VF acc) const { return hn::MulAdd(a, b, acc); }
+};
+
+/// What a tile multiplies: rows of numbers that are broadcast one by one, and for each of `count` such numbers a row of
+/// vectors.
+template <class T>
+struct Factors {
+  const float* left;
+  std::int64_t left_stride;
+  const T* right;
+  std::int64_t right_stride;
+  std::int64_t count;
+};
+template <class T>
+Factors(const float*, std::int64_t, const T*, std::int64_t, std::int64_t) -> Factors<T>;
+
+/// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..]
 template <int kR, int kW, class T, class Product = MultiplyAdd>
-HWY_INLINE void multiply_add(const float* HWY_RESTRICT left, std::int64_t left_stride, const T* HWY_RESTRICT right,
-                             std::int64_t right_stride, std::int64_t count, Accumulators<kR, kW>& acc,
-                             const Product& product = {}) {
+HWY_INLINE void multiply_add(const Factors<T>& factors, Accumulators<kR, kW>& acc, const Product& product = {}) {
+  const float* HWY_RESTRICT left = factors.left;
+  const T* HWY_RESTRICT right = factors.right;
   HWY_UNROLL(2)
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::int64_t i = 0; i < factors.count; ++i) {
     VF b[kW];
     HWY_UNROLL(8)
-    for (int w = 0; w < kW; ++w) b[w] = load(right + i * right_stride + w * kLanes);
+    for (int w = 0; w < kW; ++w) b[w] = load(right + i * factors.right_stride + w * kLanes);
     HWY_UNROLL(8)
     for (int r = 0; r < kR; ++r) {
-      const VF a = hn::Set(kF32, left[r * left_stride + i]);
+      const VF a = hn::Set(kF32, left[r * factors.left_stride + i]);
       HWY_UNROLL(8)
       for (int w = 0; w < kW; ++w) acc.v[r][w] = product(a, b[w], acc.v[r][w]);
     }

@@ -103,7 +103,8 @@ HWY_INLINE void values_tile(const RowBlock& block, const BlockView<kR>& view, st
     const std::int64_t first = (view.runs[i].begin - view.base) >> pairs;
     const std::int64_t end = (view.runs[i].end - view.base + pairs) >> pairs;
     visit_product(block.pairs, [&](const auto& product) HWY_ATTR {
-      multiply_add(view.logits + first, kLogitStride, value_at(block, first, place), kPanel, end - first, acc, product);
+      const float* values = value_at(block, first, place);
+      multiply_add(Factors{view.logits + first, kLogitStride, values, kPanel, end - first}, acc, product);
     });
   }
   if (!view.fresh) add_scaled(state, block.value_stride, view.correction, acc);
@@ -118,7 +119,8 @@ HWY_INLINE void careful_sums(const RowBlock& block, int r, const BlockView<kR>& 
   for (int i = 0; i < view.num_runs; ++i) {
     for (std::int64_t key = view.runs[i].begin - view.base; key < view.runs[i].end - view.base; ++key) {
       if ((view.words[key / kWordKeys][r] >> (key % kWordKeys) & 1) == 0) continue;
-      multiply_add(weights + key, 0, value_at(block, key, place), 0, 1, acc);
+      const float* values = value_at(block, key, place);
+      multiply_add(Factors{weights + key, 0, values, 0, 1}, acc);
     }
   }
 }
@@ -212,7 +214,7 @@ HWY_INLINE void add_in_place(const float* weights, const ValueRows<T>& rows, std
   if constexpr (kHasScale<T>) {
     multiply_add_scaled(weights, rows, place, count, acc);
   } else {
-    multiply_add(weights, kLogitStride, rows.first + place, rows.stride, count, acc);
+    multiply_add(Factors{weights, kLogitStride, rows.first + place, rows.stride, count}, acc);
   }
   store(acc, sums.to + place, sums.columns);
 }

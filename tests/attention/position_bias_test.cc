@@ -101,6 +101,15 @@ TEST(T5Bucket, OfTheKeysBefore) {
   EXPECT_EQ(bucket(-1000), 31);
 }
 
+TEST(T5Bucket, FarBeyondTheLargestDistanceIsTheLast) {
+  const auto last = [](std::int64_t exponent, std::int64_t buckets, std::int64_t max_distance) {
+    return t5_bucket(-(std::int64_t{1} << exponent), buckets, {.bidirectional = false, .max_distance = max_distance});
+  };
+  const auto power = [](int exponent) { return std::int64_t{1} << exponent; };
+  EXPECT_EQ(last(62, power(33), power(32) + 1), power(33) - 1);  // more steps than an integer holds
+  EXPECT_EQ(last(61, power(61), power(60) + 1), power(61) - 1);  // ln of a ratio that rounds to 1
+}
+
 TEST(T5Bucket, Errors) {
   EXPECT_EQ(refused([] { t5_bucket(0, 3); }), "qkv::t5_bucket: num_buckets: expected at least 4, got 3");
   EXPECT_EQ(refused([] { t5_bucket(0, 1, {.bidirectional = false}); }),

@@ -41,13 +41,14 @@ TEST(SinusoidalPositions, AreTheArticles) {
 
 TEST(SinusoidalPositions, AreRoundedOnce) {
   for (const Dtype dtype : kRealDtypes) {
-    for (const std::int64_t dim : {1, 2, 7, 64}) {
+    for (const std::int64_t dim : {1, 2, 7, 64, 80}) {
       for (const std::int64_t first : {-3, 0, 4095, 1'000'000}) {
         const Guarded out({5, dim}, dtype, support::Layout::kTransposed);
         sinusoidal_positions(out, {.first = first, .base = 500});
         EXPECT_TRUE(out.intact());
         support::for_each_index(out.shape(), [&](const Extents& index) {
-          const double exponent = static_cast<double>(index[1] - index[1] % 2) / static_cast<double>(dim);
+          const long double exponent =
+              static_cast<long double>(index[1] - index[1] % 2) / static_cast<long double>(dim);
           const long double angle = static_cast<long double>(first + index[0]) / std::pow(500.0L, exponent);
           const auto exact = static_cast<double>(index[1] % 2 == 0 ? std::sin(angle) : std::cos(angle));
           const double allowed = 0.50001 * support::epsilon_of(dtype) * std::abs(exact) +
@@ -67,6 +68,7 @@ TEST(SinusoidalPositions, Errors) {
   EXPECT_EQ(refused([&] { sinusoidal_positions(out, {.first = std::int64_t{1} << 53}); }),
             "qkv::sinusoidal_positions: first: expected positions from -2^53 to 2^53, got 2 rows from "
             "9007199254740992 on");
+  sinusoidal_positions(Tensor({1, 4}, Dtype::kFloat32), {.first = std::int64_t{1} << 53});  // the last there is
   Tensor ints({2, 4}, Dtype::kInt32);
   EXPECT_EQ(refused([&] { sinusoidal_positions(ints); }),
             "qkv::sinusoidal_positions: out: expected float32, float64, float16 or bfloat16, got int32");

@@ -44,6 +44,19 @@ TEST(Rope, RoundsTheSineOnce) {
   }
 }
 
+TEST(Rope, FrequenciesAreRoundedOnceOrTwice) {
+  for (const double base : {10000.0, 500000.0, 1e8}) {
+    for (const std::int64_t dim : {6, 64, 80, 100, 128}) {
+      const std::vector<double> frequencies = Rope(dim, {.base = base}).frequencies();
+      for (std::size_t i = 0; i < frequencies.size(); ++i) {
+        const long double exponent = 2.0L * static_cast<long double>(i) / static_cast<long double>(dim);
+        const long double exact = std::pow(static_cast<long double>(base), -exponent);
+        EXPECT_LE(std::abs(frequencies[i] / exact - 1), 0x1p-52L) << base << " " << dim << " " << i;
+      }
+    }
+  }
+}
+
 TEST(Rope, TurnsPartOfTheColumns) {
   const Rope rope(8, {.rotary_dim = 4});
   EXPECT_EQ(rope.frequencies(), (std::vector<double>{1, 1 / std::sqrt(10000.0)}));
