@@ -243,9 +243,10 @@ def test_data_in_other_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     assert onnx.load(path, load_external_data=False).graph.initializer[0].external_data
     monkeypatch.chdir(tmp_path)
-    for place in (path, "model.onnx"):
-        for actual, each in zip(qkv.onnx.run(place, inputs), expected, strict=True):
-            assert_same_bits(actual, each)
+    for run in (qkv.onnx.run, qkv.onnx.Backend.run_model):
+        for place in (path, "model.onnx"):
+            for actual, each in zip(run(place, inputs), expected, strict=True):
+                assert_same_bits(actual, each)
     with pytest.raises(
         qkv.ValueError, match="keeps its data in another file; expected it in the model, or the model's"
     ):

@@ -67,6 +67,7 @@ ATTENTION_VALUES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "no shorter than the longest of nonpad_kv_seqlen, 4",
     ),
+    "mask and lengths": ({"attn_mask": seen(3, 3), **lengths(5, 6)}, {}, "nonpad_kv_seqlen is [5, 6]; expected"),
     "mask of 23": ({"attn_mask": seen(3, 4)}, {"opset": 23}, "attn_mask has shape (3, 4)"),
     "past alone": ({"past_key": ones(2, 2, 3, 8)}, {}, "past_key is there alone"),
     "past key": (past(key=(2, 2, 3, 7)), {}, "past_key has shape (2, 2, 3, 7); expected (2, 2, past length, 8)"),

@@ -40,6 +40,7 @@ def attention(call: Call) -> dict[str, Array]:
         k = _joined("past_key", call.inputs["past_key"], k)
         v = _joined("past_value", call.inputs["past_value"], v)
     _check_shapes(q, k, v)
+    positions = _positions(call, q, k, k.shape[2] - new_len)  # first: masks are as long as its lengths
     mask, bias = _masks(call, q, k)
     options = {
         "scale": call.attributes["scale"],
@@ -47,7 +48,7 @@ def attention(call: Call) -> dict[str, Array]:
         "causal": call.flag("is_causal"),
         "window": _window(call),
         "mask": mask,
-        **_positions(call, q, k, k.shape[2] - new_len),
+        **positions,
         **_shown(call),
     }
     results = _attend(call, _widened(call, q, k, v, bias), options)

@@ -53,8 +53,7 @@ def run(
     OSError
         A file that cannot be read.
     """
-    folder = os.path.dirname(os.fspath(model)) or "." if isinstance(model, str | os.PathLike) else None
-    return Graph(_load(model), folder).run(inputs)
+    return _graph(model).run(inputs)
 
 
 class Prepared(BackendRep):  # type: ignore[misc]
@@ -86,7 +85,7 @@ class Backend(OnnxBackend):  # type: ignore[misc]
         """Checks a model. Raises as `run`, and ValueError for a device that is not the CPU."""
         _check_device(device)
         _check_none("prepare", kwargs)
-        return Prepared(Graph(_load(model)))
+        return Prepared(_graph(model))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
@@ -116,6 +115,14 @@ class Backend(OnnxBackend):  # type: ignore[misc]
     def supports_device(cls, device: str) -> bool:
         """Whether the device is the CPU."""
         return device in ("CPU", "CPU:0")
+
+
+def _graph(model: object) -> Graph:
+    """A model that has been checked; data in other files are looked for in the folder of its own."""
+    folder = None
+    if isinstance(model, str | os.PathLike):
+        folder = os.path.dirname(os.fspath(model)) or "."
+    return Graph(_load(model), folder)
 
 
 def _load(model: object) -> onnx.ModelProto:

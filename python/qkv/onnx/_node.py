@@ -41,13 +41,13 @@ class Node:
         call = Call(self.opset, inputs, self.attributes, frozenset(self.outputs))
         try:
             results = self.operator.compute(call)
-        except _KINDS as error:
+        except (ValueError, TypeError) as error:
             raise _titled(self.title, error) from error
         return {name: results[own] for own, name in self.outputs.items()}
 
 
 def _titled(title: str, error: Exception) -> Exception:
-    kind = next(kind for kind in _KINDS if isinstance(error, kind))
+    kind = next((kind for kind in _KINDS if isinstance(error, kind)), qkv.ValueError)
     return kind(f"{title}: {error}")
 
 
@@ -60,7 +60,7 @@ def make_node(proto: onnx.NodeProto, opset: int, index: int) -> Node:
         attributes = _attributes(proto.attribute, operator)
         inputs = _named("input", proto.input, operator.inputs, operator.required)
         outputs = _named("output", proto.output, operator.outputs, 1)
-    except _KINDS as error:
+    except ValueError as error:
         raise _titled(title, error) from error
     return Node(title, opset, operator, attributes, inputs, outputs)
 
