@@ -66,7 +66,8 @@ by how many query heads share keys and values.
 ROPE = """\
 Times qkv.position.Rope on 32 heads of 2048 rows of 128 columns in float32 and bfloat16, in both layouts, from one array
 to another. The arrays of a case together are several times as large as the processor's caches, and are visited in turn.
-In the same rounds a loop is timed that reads and writes the same arrays and does nothing else. One thread, CPU time.
+In the same rounds a loop is timed that reads and writes the same arrays and adds 1 to each number. One thread, CPU
+time.
 
   GB/s         bytes read and written a second
   of copying   share of what the loop reads and writes

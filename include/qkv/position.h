@@ -60,7 +60,7 @@ using RopeScaling = std::variant<std::monostate, LinearScaling, DynamicScaling, 
 /// What rotations are made of. Every member has a default.
 struct RopeOptions {
   double base = 10000;                          ///< rope_theta; above 1
-  std::optional<std::int64_t> rotary_dim = {};  ///< columns that turn, an even number; default head_dim
+  std::optional<std::int64_t> rotary_dim = {};  ///< columns that turn, an even number up to 65536; default head_dim
   RopeLayout layout = RopeLayout::kHalf;        ///< which columns make a pair
   RopeScaling scaling = {};                     ///< for longer sequences
   std::optional<std::int64_t> max_position =
@@ -97,8 +97,8 @@ enum class RopePass : std::uint8_t {
 /// How positions are applied. Every member has a default.
 struct RopeCall {
   RopePass pass = RopePass::kForward;  ///< forward, or back
-  /// Length of the sequence, for dynamic scaling alone; default the largest position of the call + 1. Calls of one
-  /// sequence give the bits of one call if they name the same.
+  /// Length of the sequence, at least the largest position of the call + 1, which is the default. Dynamic scaling goes by
+  /// it, and calls of one sequence give the bits of one call if they name the same; to others it makes no difference.
   std::optional<std::int64_t> seq_len = {};
 };
 

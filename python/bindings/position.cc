@@ -6,10 +6,10 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "base/shape.h"
 #include "base/text.h"
 #include "bindings/arguments.h"
 #include "bindings/array.h"
@@ -21,9 +21,9 @@ namespace qkv::python {
 namespace {
 
 /// An extent of a new array.
-std::int64_t to_extent(nb::handle object, const char* name) {
+std::int64_t to_extent(nb::handle object, const char* name, std::int64_t least = 0) {
   const std::int64_t extent = to_int64(object, name);
-  if (extent < 0) throw ValueError(format_text("{}: expected at least 0, got {}", name, extent));
+  if (extent < least) throw ValueError(format_text("{}: expected at least {}, got {}", name, least, extent));
   return extent;
 }
 
@@ -57,7 +57,7 @@ nb::object sinusoidal(nb::handle n, nb::handle dim, nb::handle first, nb::handle
 }
 
 nb::object slopes(nb::handle num_heads, const nb::tuple& dtype) {
-  const std::array<std::int64_t, 1> shape = {to_extent(num_heads, "num_heads")};
+  const std::array<std::int64_t, 1> shape = {to_extent(num_heads, "num_heads", 1)};
   const TableType type(dtype);
   const Array out(new_array(type.kind, shape, type.dtype), kResult, Array::Access::kNew);
   alibi_slopes(out.view());
@@ -84,26 +84,33 @@ T5Options t5_options(nb::handle bidirectional, nb::handle max_distance) {
           .max_distance = to_int64(max_distance, "max_distance")};
 }
 
-/// Buckets of an array of any shape, each by its place in row-major order.
-void fill_buckets(const ConstTensorView& relative, std::int64_t num_buckets, const T5Options& options,
-                  std::int64_t* to) {
-  if (relative.rank() > 0) {
-    const std::int64_t count = relative.extent(0) == 0 ? 0 : relative.num_elements() / relative.extent(0);
-    for (std::int64_t i = 0; i < relative.extent(0); ++i) {
-      const Extents& shape = relative.shape();
-      const Extents& strides = relative.strides();
-      const std::int64_t offset = i * relative.stride(0) * static_cast<std::int64_t>(size_of(relative.dtype()));
-      const ConstTensorView part(static_cast<const char*>(relative.data()) + offset, relative.dtype(),
-                                 Extents(std::span(shape.begin() + 1, shape.end())),
-                                 Extents(std::span(strides.begin() + 1, strides.end())));
-      fill_buckets(part, num_buckets, options, to + i * count);
-    }
-    return;
+/// Buckets of an array of any shape and strides, one after the other in row-major order.
+struct Buckets {
+  ConstTensorView relative;
+  std::int64_t num_buckets;
+  const T5Options& options;
+  std::int64_t* to;
+
+  void fill() {
+    if (has_no_elements(relative.shape())) return;
+    if (relative.dtype() == Dtype::kInt32) return fill(0, relative.as<std::int32_t>());
+    fill(0, relative.as<std::int64_t>());
   }
-  const std::int64_t distance =
-      relative.dtype() == Dtype::kInt32 ? *relative.as<std::int32_t>() : *relative.as<std::int64_t>();
-  *to = t5_bucket(distance, num_buckets, options);
-}
+
+ private:
+  template <class Int>
+  void fill(int axis, const Int* from) {
+    if (axis == relative.rank()) return put(*from);
+    const std::int64_t count = relative.extent(axis);
+    const std::int64_t stride = relative.stride(axis);
+    if (axis + 1 == relative.rank()) {
+      for (std::int64_t i = 0; i < count; ++i) put(from[i * stride]);
+      return;
+    }
+    for (std::int64_t i = 0; i < count; ++i) fill(axis + 1, from + i * stride);
+  }
+  void put(std::int64_t distance) { *to++ = t5_bucket(distance, num_buckets, options); }
+};
 
 nb::object bucket(nb::handle relative, nb::handle bidirectional, nb::handle num_buckets, nb::handle max_distance) {
   const T5Options options = t5_options(bidirectional, max_distance);
@@ -119,7 +126,10 @@ nb::object bucket(nb::handle relative, nb::handle bidirectional, nb::handle num_
   t5_bucket(0, buckets, options);  // what is wrong with the options is said of an empty array, too
   const std::vector<std::int64_t> shape(given.view().shape().begin(), given.view().shape().end());
   const Array out(new_array(kind, shape, Dtype::kInt64), kResult, Array::Access::kNew);
-  fill_buckets(given.view(), buckets, options, out.view().as<std::int64_t>());
+  {
+    const nb::gil_scoped_release unlocked;
+    Buckets{given.view(), buckets, options, out.view().as<std::int64_t>()}.fill();
+  }
   return out.object();
 }
 

@@ -152,6 +152,13 @@ ConstTensorView IntArray::view() const {
 }
 
 void bind_rope(nb::module_& m) {
+  // For the parameters of a scaling that others follow from, so that they are refused as all arguments are.
+  m.def(
+      "number", [](nb::handle object, const std::string& name) { return to_double(object, name.c_str()); },
+      nb::arg().none(), nb::arg(), nb::sig("def number(value: object, name: str, /) -> float"));
+  m.def(
+      "integer", [](nb::handle object, const std::string& name) { return to_int64(object, name.c_str()); },
+      nb::arg().none(), nb::arg(), nb::sig("def integer(value: object, name: str, /) -> int"));
   nb::class_<Rope> type(m, "Rope");
   type.def("__init__", &make_rope, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
            nb::sig("def __init__(self, sizes: tuple[object, ...], base: float, layout: object, scaling: str, "

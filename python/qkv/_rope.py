@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from qkv import _core
+from qkv import _core, _errors
 from qkv._types import Float, SupportsDLPack, Tensor
 
 __all__ = ["Rope"]
@@ -44,14 +45,17 @@ _DEFAULT_BASE = 10000.0
 
 def _type_of(given: Mapping[str, Any]) -> str:
     """The name of the scaling: "rope_type", or "type" as it was called before."""
+    for key in ("rope_type", "type"):
+        if not isinstance(given.get(key, ""), str):
+            raise TypeError(f"scaling: {key}: expected a str, got {type(given[key]).__name__}")
     legacy = given.get("type")
-    name = given.get("rope_type", "default" if legacy is None else legacy)
-    if not isinstance(name, str):
-        raise TypeError(f"scaling: rope_type: expected a str, got {type(name).__name__}")
+    name: str = given.get("rope_type", "default" if legacy is None else legacy)
     if legacy not in (None, name):
-        raise ValueError(f"scaling: rope_type is {name!r}, but type is {legacy!r}")
+        raise _errors.ValueError(f"scaling: rope_type is {name!r}, but type is {legacy!r}")
     if name not in _SCALINGS:
-        raise ValueError(f"scaling: rope_type {name!r} is not supported, expected one of {', '.join(_SCALINGS)}")
+        raise _errors.ValueError(
+            f"scaling: rope_type {name!r} is not supported, expected one of {', '.join(_SCALINGS)}"
+        )
     return name
 
 
@@ -68,34 +72,68 @@ def _scaling(scaling: Mapping[str, Any] | None, max_position: int | None) -> tup
     unknown = [key for key in given if key not in known]
     if unknown:
         takes = ", ".join(known)
-        raise ValueError(f"scaling: {name!r} takes no {unknown[0]!r}, expected some of {takes}")
-    if _ORIGINAL in required and max_position is not None:
-        given.setdefault(_ORIGINAL, max_position)
-        if name == "yarn" and _ORIGINAL in scaling:
-            given.setdefault("factor", max_position / given[_ORIGINAL])
+        raise _errors.ValueError(f"scaling: {name!r} takes no {unknown[0]!r}, expected some of {takes}")
+    if max_position is not None:
+        _complete(name, given, max_position)
     missing = [key for key in required if key not in given]
     if missing:
-        raise ValueError(f"scaling: {name!r} needs {missing[0]!r}, which is missing")
+        raise _errors.ValueError(f"scaling: {name!r} needs {missing[0]!r}, which is missing")
     return name, given
 
 
-def _base(base: float | None, parameters: dict[str, Any]) -> float:
-    theta = parameters.get("rope_theta")
+def _complete(name: str, given: dict[str, Any], max_position: int) -> None:
+    """What the scaling lacks and the model's length implies: the original length, or the factor beside one."""
+    if _ORIGINAL not in _SCALINGS[name][0]:
+        return
+    if _ORIGINAL not in given:
+        given[_ORIGINAL] = max_position
+    elif name == "yarn" and "factor" not in given:
+        original = _core.integer(given[_ORIGINAL], f"scaling.{_ORIGINAL}")
+        if original < 1:
+            raise _errors.ValueError(f"scaling.{_ORIGINAL}: expected at least 1, got {original}")
+        given["factor"] = _core.integer(max_position, "max_position") / original
+
+
+def _number(given: Mapping[str, Any], key: str) -> float | None:
+    """A parameter that is reckoned with before the library checks it."""
+    if key not in given:
+        return None
+    number = _core.number(given[key], f"scaling.{key}")
+    if not math.isfinite(number):
+        raise _errors.ValueError(f"scaling.{key}: expected a finite number, got {number}")
+    return number
+
+
+def _base(base: float | None, parameters: Mapping[str, Any]) -> float:
+    theta = _number(parameters, "rope_theta")
+    if theta is None:
+        return _DEFAULT_BASE if base is None else base
     if base is None:
-        return _DEFAULT_BASE if theta is None else theta
-    if theta is not None and theta != base:
-        raise ValueError(f"base: {base} is given, but scaling has rope_theta {theta}")
+        if theta <= 1:
+            raise _errors.ValueError(f"scaling.rope_theta: expected a finite number above 1, got {theta}")
+        return theta
+    if _core.number(base, "base") != theta:
+        raise _errors.ValueError(f"base: {base} is given, but scaling has rope_theta {theta}")
     return base
 
 
-def _rotary_dim(rotary_dim: int | None, head_dim: int, parameters: dict[str, Any]) -> int | None:
-    share = parameters.get("partial_rotary_factor")
+def _rotary_dim(rotary_dim: int | None, head_dim: int, parameters: Mapping[str, Any]) -> int | None:
+    share = _number(parameters, "partial_rotary_factor")
     if share is None:
         return rotary_dim
-    turned = int(head_dim * share)
-    if rotary_dim is not None and rotary_dim != turned:
-        raise ValueError(f"rotary_dim: {rotary_dim} is given, but scaling has partial_rotary_factor {share}: {turned}")
+    if not 0 < share <= 1:
+        raise _errors.ValueError(f"scaling.partial_rotary_factor: expected a number above 0, at most 1, got {share}")
+    turned = int(_core.integer(head_dim, "head_dim") * share)
+    if rotary_dim is not None and _core.integer(rotary_dim, "rotary_dim") != turned:
+        raise _errors.ValueError(
+            f"rotary_dim: {rotary_dim} is given, but scaling has partial_rotary_factor {share}: {turned}"
+        )
     return turned
+
+
+def _made(rope: type[Rope], head_dim: int, options: dict[str, Any]) -> Rope:
+    """Of copies and pickles, which do not hand over arguments by name."""
+    return rope(head_dim, **options)
 
 
 class Rope(_core.Rope):
@@ -111,8 +149,8 @@ class Rope(_core.Rope):
     base : float, optional
         rope_theta, above 1; default that of ``scaling``, or 10000.
     rotary_dim : int, optional
-        Columns that turn, the first ones: an even number. The rest is copied. Default ``partial_rotary_factor`` of
-        ``scaling`` times head_dim, or head_dim.
+        Columns that turn, the first ones: an even number up to 65536. The rest is copied. Default
+        ``partial_rotary_factor`` of ``scaling`` times head_dim, or head_dim.
     layout : {"half", "interleaved"}, default "half"
         Which columns make a pair: i and ``i + rotary_dim / 2`` (Llama, GPT-NeoX), or 2i and 2i + 1 (GPT-J).
     scaling : dict, optional
@@ -154,6 +192,17 @@ class Rope(_core.Rope):
         sizes = (head_dim, _rotary_dim(rotary_dim, head_dim, parameters), max_position)
         super().__init__(sizes, _base(base, parameters), layout, name, parameters)
         self._scaling = name
+        self._options: dict[str, Any] = {
+            "base": base,
+            "rotary_dim": rotary_dim,
+            "layout": layout,
+            "scaling": None if scaling is None else dict(scaling),
+            "max_position": max_position,
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made anew, with tables of their own."""
+        return _made, (type(self), self.head_dim, self._options)
 
     @overload  # type: ignore[override]
     def apply(
@@ -194,8 +243,8 @@ class Rope(_core.Rope):
             The gradient of x from that of the result. It is the inverse, but for the attention factor of YaRN, by which
             this one multiplies.
         seq_len : int, optional
-            Length of the sequence, for "dynamic" alone: default the largest position + 1. Calls of one sequence give
-            the bits of one call if they name the same.
+            Length of the sequence, at least the largest position + 1, which is the default. "dynamic" goes by it, and
+            calls of one sequence give the bits of one call if they name the same; to others it makes no difference.
         out : array, shape of x, optional
             Where to write; x itself turns in place. It shares no other memory with x.
 

@@ -174,6 +174,13 @@ void check_seq_len(std::string_view function, std::optional<std::int64_t> seq_le
   if (seq_len && *seq_len < 1) raise<ValueError>("{}: seq_len: expected at least 1, got {}", function, *seq_len);
 }
 
+/// Whatever the scaling: a length that does not hold the call's own rows is another sequence's.
+void check_holds(std::int64_t seq_len, std::int64_t largest) {
+  if (seq_len > largest) return;
+  raise<ValueError>("qkv::Rope::apply: seq_len: expected at least {}, the largest position + 1, got {}", largest + 1,
+                    seq_len);
+}
+
 }  // namespace
 
 Rope::Rope(std::int64_t head_dim, const RopeOptions& options) : state_(std::make_shared<State>(head_dim, options)) {}
@@ -184,6 +191,7 @@ void Rope::apply(ConstTensorView x, const Positions& positions, TensorView out, 
   if (has_no_elements(checked.x.shape())) return;
   const std::int64_t largest = check_ids(checked);
   const std::int64_t seq_len = call.seq_len.value_or(largest + 1);
+  if (call.seq_len) check_holds(seq_len, largest);
   run(*this, checked, call.pass, state_->angles_for(seq_len, checked.rows()));
 }
 

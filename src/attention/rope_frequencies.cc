@@ -13,6 +13,8 @@ namespace qkv::attention_detail {
 namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
+/// Far beyond any model, and its tables, of 4 KiB a pair, take 128 MiB: a number by mistake is refused, not allocated.
+constexpr std::int64_t kMostRotaryColumns = 65536;
 
 void expect_number(std::string_view name, double value, double least, std::string_view expected) {
   if (std::isfinite(value) && value >= least) return;
@@ -172,6 +174,10 @@ RopeOptions checked_rope_options(std::int64_t head_dim, const RopeOptions& optio
   if (head_dim < 1 || head_dim > kMostColumns) {
     raise<ValueError>("qkv::Rope: head_dim: expected 1 to {}, got {}", kMostColumns, head_dim);
   }
+  if (!options.rotary_dim && head_dim > kMostRotaryColumns) {
+    raise<ValueError>("qkv::Rope: head_dim: expected at most {}, got {}; say by rotary_dim how many columns turn",
+                      kMostRotaryColumns, head_dim);
+  }
   if (!options.rotary_dim && head_dim % 2 != 0) {
     raise<ValueError>("qkv::Rope: head_dim: {} is odd; say by rotary_dim how many columns turn", head_dim);
   }
@@ -179,6 +185,9 @@ RopeOptions checked_rope_options(std::int64_t head_dim, const RopeOptions& optio
   checked.rotary_dim = dim;
   if (dim < 2 || dim % 2 != 0 || dim > head_dim) {
     raise<ValueError>("qkv::Rope: rotary_dim: expected an even number from 2 to head_dim = {}, got {}", head_dim, dim);
+  }
+  if (dim > kMostRotaryColumns) {
+    raise<ValueError>("qkv::Rope: rotary_dim: expected at most {}, got {}", kMostRotaryColumns, dim);
   }
   if (!std::isfinite(options.base) || options.base <= 1) {
     raise<ValueError>("qkv::Rope: base: expected a finite number above 1, got {}", options.base);

@@ -41,6 +41,10 @@ TEST(RopeValidate, Sizes) {
   EXPECT_EQ(refused(std::int64_t{1} << 31, {}), "qkv::Rope: head_dim: expected 1 to 2147483647, got 2147483648");
   EXPECT_EQ(refused(7, {}), "qkv::Rope: head_dim: 7 is odd; say by rotary_dim how many columns turn");
   EXPECT_EQ(refused(7, {.rotary_dim = 6}), "nothing was thrown");
+  EXPECT_EQ(refused(65538, {}),
+            "qkv::Rope: head_dim: expected at most 65536, got 65538; say by rotary_dim how many columns turn");
+  EXPECT_EQ(refused(65538, {.rotary_dim = 65538}), "qkv::Rope: rotary_dim: expected at most 65536, got 65538");
+  EXPECT_EQ(refused(65538, {.rotary_dim = 8}), "nothing was thrown");
   for (const std::int64_t dim : {-2, 0, 3, 10}) {
     EXPECT_EQ(refused(8, {.rotary_dim = dim}),
               "qkv::Rope: rotary_dim: expected an even number from 2 to head_dim = 8, got " + std::to_string(dim));
@@ -181,6 +185,16 @@ TEST(RopeValidate, FirstPositionAndLength) {
             "qkv::Rope::apply: positions: expected -2^53 to 2^53, got -9007199254740993");
   EXPECT_EQ(Right::error<ValueError>([](Right& r) { r.call.seq_len = 0; }),
             "qkv::Rope::apply: seq_len: expected at least 1, got 0");
+  EXPECT_EQ(Right::error<ValueError>([](Right& r) {
+              r.positions = 96;
+              r.call.seq_len = 99;
+            }),
+            "qkv::Rope::apply: seq_len: expected at least 100, the largest position + 1, got 99");
+  EXPECT_EQ(Right::error<ValueError>([](Right& r) {
+              r.positions = 96;
+              r.call.seq_len = 100;
+            }),
+            "nothing was thrown");
   EXPECT_EQ(error_of<ValueError>([] { (void)Rope(8).frequencies(-1); }),
             "qkv::Rope::frequencies: seq_len: expected at least 1, got -1");
 }

@@ -1,4 +1,4 @@
-"""What several test files share: an array that only speaks DLPack, tolerances, and memory checks."""
+"""What several test files share: arrays of a dtype, one that only speaks DLPack, tolerances, and memory checks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 from typing import Any
 
 import numpy as np
+import pytest
 
 import qkv
 
@@ -18,6 +19,30 @@ COEFFICIENT = 24
 def optional(module: str) -> Any:
     """The module, or None; tests that use it say ``pytest.mark.needs``."""
     return importlib.import_module(module) if importlib.util.find_spec(module) else None
+
+
+#: The dtypes that everything takes, by name.
+REAL = ["float32", "float64", "float16", pytest.param("bfloat16", marks=pytest.mark.needs("ml_dtypes"))]
+
+
+def stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The array in one of these dtypes."""
+    return array.astype(optional("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype)
+
+
+def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.ones(shape, dtype)
+
+
+#: Scalings of rotary positions, as a configuration has them.
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
 
 
 class DLPackOnly:

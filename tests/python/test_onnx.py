@@ -236,6 +236,37 @@ def test_ways_to_hand_over_a_model(tmp_path: pathlib.Path) -> None:
             assert_same_bits(actual, each)
 
 
+def test_data_in_other_files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = decoder_step()
+    expected = qkv.onnx.run(model, inputs)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert onnx.load(path, load_external_data=False).graph.initializer[0].external_data
+    monkeypatch.chdir(tmp_path)
+    for run in (qkv.onnx.run, qkv.onnx.Backend.run_model):
+        for place in (path, "model.onnx"):
+            for actual, each in zip(run(place, inputs), expected, strict=True):
+                assert_same_bits(actual, each)
+    with pytest.raises(
+        qkv.ValueError, match="keeps its data in another file; expected it in the model, or the model's"
+    ):
+        qkv.onnx.run(path.read_bytes(), inputs)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(qkv.ValueError, match="the initialiser 'weight' has data that do not fit its type and dim"):
+        qkv.onnx.run(path, inputs)
+
+
+def test_subclasses_of_arrays(rng: np.random.Generator, tmp_path: pathlib.Path) -> None:
+    x, w = normal(rng, 2, 4), normal(rng, 4)
+    node = helper.make_node("RMSNormalization", ["X", "w"], ["y"])
+    (expected,) = qkv.onnx.Backend.run_node(node, [x, w])
+    given = {"X": x.view(np.matrix), "w": np.memmap(tmp_path / "w", np.float32, "w+", shape=(4,))}
+    given["w"][:] = w
+    for y in (qkv.onnx.Backend.run_node(node, given)[0], qkv.onnx.run(make_model([node], given, ["y"]), given)[0]):
+        assert type(y) is np.ndarray
+        assert_same_bits(y, expected)
+
+
 def test_an_initialiser_is_the_default_of_an_input(rng: np.random.Generator) -> None:
     given = {"X": normal(rng, 2, 4), "scale": normal(rng, 4)}
     node = helper.make_node("RMSNormalization", list(given), ["y"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import optional
+from support import ones, optional
 
 import qkv
 
@@ -21,8 +21,9 @@ if onnx:
 pytestmark = pytest.mark.needs("onnx")
 
 
-def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.ones(shape, dtype)
+def unaligned(*shape: int) -> np.ndarray:
+    array = np.zeros(4 * int(np.prod(shape)) + 1, np.uint8)[1:].view(np.float32)
+    return array.reshape(shape)
 
 
 def seen(*shape: int) -> np.ndarray:
@@ -47,6 +48,9 @@ PACKED = {name: ones(2, 3, 12) for name in "QKV"}
 ATTENTION_VALUES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "heads": ({"Q": ones(2, 3, 3, 8)}, {}, "number of query heads that the number of key heads"),
     "no heads": ({"K": ones(2, 0, 5, 8), "V": ones(2, 0, 5, 6)}, {}, "query heads"),
+    "no columns": ({"Q": ones(2, 4, 3, 0), "K": ones(2, 2, 5, 0)}, {}, "expected a head size of at least 1 in Q and K"),
+    "unaligned": ({"Q": unaligned(2, 4, 3, 8)}, {}, "Q: the data pointer is not aligned to the 4 bytes of float32"),
+    "unaligned mask": ({"attn_mask": unaligned(3, 5)}, {}, "attn_mask: the data pointer is not aligned"),
     "head size": ({"K": ones(2, 2, 5, 4)}, {}, "equal head sizes in Q and K"),
     "batch": ({"K": ones(1, 2, 5, 8), "V": ones(1, 2, 5, 6)}, {}, "equal batch sizes"),
     "V": ({"V": ones(2, 2, 4, 6)}, {}, "as many heads and positions in V as in K"),
@@ -63,6 +67,7 @@ ATTENTION_VALUES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "no shorter than the longest of nonpad_kv_seqlen, 4",
     ),
+    "mask and lengths": ({"attn_mask": seen(3, 3), **lengths(5, 6)}, {}, "nonpad_kv_seqlen is [5, 6]; expected"),
     "mask of 23": ({"attn_mask": seen(3, 4)}, {"opset": 23}, "attn_mask has shape (3, 4)"),
     "past alone": ({"past_key": ones(2, 2, 3, 8)}, {}, "past_key is there alone"),
     "past key": (past(key=(2, 2, 3, 7)), {}, "past_key has shape (2, 2, 3, 7); expected (2, 2, past length, 8)"),
@@ -100,9 +105,21 @@ ATTENTION_TYPES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
+#: Which of them are about shapes.
+SHAPES = """
+heads, no heads, no columns, head size, batch, V, rank, rank 2, packed width, packed none, heads twice, mask shape,
+mask rank, mask short, mask of 23, past key, past rank, past axes, past lengths, lengths' shape, x rank, x width,
+x twice, interleaved, sin, scale of X, larger, longer, other, starts' shape
+"""
+
+
+def kind_of(case: str) -> type[Exception]:
+    return qkv.ShapeError if case in SHAPES.strip().replace("\n", " ").split(", ") else qkv.ValueError
+
+
 @pytest.mark.parametrize("case", [*ATTENTION_VALUES, *ATTENTION_TYPES])
 def test_attention(case: str) -> None:
-    error = ValueError if case in ATTENTION_VALUES else TypeError
+    error = kind_of(case) if case in ATTENTION_VALUES else qkv.DtypeError
     changes, options, text = {**ATTENTION_VALUES, **ATTENTION_TYPES}[case]
     inputs = {name: x for name, x in {**base(), **changes}.items() if x is not None}
     with pytest.raises(error, match=re.escape(text)) as caught:
@@ -136,7 +153,7 @@ SMALL_VALUES: dict[str, tuple[str, list[np.ndarray], dict[str, Any], str]] = {
     "positions": ("RotaryEmbedding", [X, COS, COS, POSITIONS + 7], {}, "position_ids go from 7 to 7; expected rows"),
     "negative": ("RotaryEmbedding", [X, COS, COS, POSITIONS - 1], {}, "position_ids go from -1 to -1"),
     "axis": ("RMSNormalization", [X, COS[0]], {"axis": 4}, "axis is 4; expected one of X's, -4 to 3"),
-    "scale": ("RMSNormalization", [X, COS], {}, "scale has shape (7, 4); expected one that broadcasts"),
+    "scale of X": ("RMSNormalization", [X, COS], {}, "scale has shape (7, 4); expected one that broadcasts"),
     "larger": ("RMSNormalization", [COS, X], {}, "scale has shape (2, 3, 5, 8); expected one"),
     "stash": ("RMSNormalization", [COS, COS], {"stash_type": 7}, "stash_type is 7; expected 1, 10, 11 or 16"),
     "batch axis": ("TensorScatter", [PAST, UPDATE], {"axis": -3}, "axis is -3; expected one of past_cache's"),
@@ -163,7 +180,7 @@ SMALL_TYPES: dict[str, tuple[str, list[np.ndarray], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", [*SMALL_VALUES, *SMALL_TYPES])
 def test_small_operators(case: str) -> None:
-    error = ValueError if case in SMALL_VALUES else TypeError
+    error = kind_of(case) if case in SMALL_VALUES else qkv.DtypeError
     operator, arrays, attributes, text = {**SMALL_VALUES, **SMALL_TYPES}[case]
     names = [f"i{index}" for index in range(len(arrays))]
     node = helper.make_node(operator, names, ["y"], **attributes)

@@ -113,7 +113,7 @@ def in_double(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: x if x.dtype in (np.bool_, np.int64) else x.astype(np.float64) for name, x in inputs.items()}
 
 
-def assert_close(actual: np.ndarray, expected: np.ndarray, size: float) -> None:
+def assert_within(actual: np.ndarray, expected: np.ndarray, size: float) -> None:
     name = str(actual.dtype)
     eps = float(ml_dtypes.finfo(actual.dtype).eps)
     assert actual.shape == expected.shape
@@ -135,4 +135,4 @@ def test_random_configurations(dtype: str, part: int, request: pytest.FixtureReq
         for name, expected in zip(draw.outputs, oracle, strict=True):
             assert outputs[name].dtype == dtype
             finite = expected[np.isfinite(expected)] if name == "qk_matmul_output" else draw.inputs["V"]
-            assert_close(outputs[name], expected, float(np.abs(finite).max(initial=0)))
+            assert_within(outputs[name], expected, float(np.abs(finite).max(initial=0)))

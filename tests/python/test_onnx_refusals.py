@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import optional
+from support import ones, optional
 
 import qkv
 
@@ -21,10 +21,6 @@ if onnx:
     import qkv.onnx
 
 pytestmark = pytest.mark.needs("onnx")
-
-
-def ones(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.ones(shape, dtype)
 
 
 def norm(x: str = "x", y: str = "y", **attributes: Any) -> Any:
@@ -115,6 +111,15 @@ def models() -> dict[str, tuple[Any, str]]:
             one(norm("z"), norm(y="z")),
             "node 'make_y' (RMSNormalization): the input X, 'z', is made by nothing before it",
         ),
+        "output twice": (one(outputs=["y", "y"]), "the output 'y' is there 2 times; expected it once"),
+        "output's type": (
+            changed(lambda model: model.graph.output[0].type.tensor_type.__setattr__("elem_type", 99)),
+            "output y has the element type 99; expected one that",
+        ),
+        "output's kind": (
+            changed(lambda model: model.graph.output[0].CopyFrom(sequence)),
+            "output s is sequence_type; expected a tensor",
+        ),
         "no output": (one(outputs=["y", "z"]), "output 'z' of the graph is made by nothing in it"),
         "same input": (
             changed(lambda model: model.graph.input.append(model.graph.input[0])),
@@ -151,7 +156,7 @@ MODELS = models() if onnx else {}
 @pytest.mark.parametrize("case", MODELS)
 def test_models(case: str) -> None:
     model, text = MODELS[case]
-    with pytest.raises(ValueError, match=re.escape(text)):
+    with pytest.raises(qkv.ValueError, match=re.escape(text)):
         qkv.onnx.run(model, GIVEN)
     assert not qkv.onnx.Backend.is_compatible(model)
 
@@ -166,9 +171,14 @@ def test_models(case: str) -> None:
         ([GIVEN["x"]] * 2, ValueError, "inputs: 2 arrays; expected 1: x"),
         (GIVEN["x"], TypeError, "inputs: expected a list or a dict of NumPy arrays, got ndarray"),
         ([[1.0]], TypeError, "input x: expected a NumPy array, got list"),
-        ([ones(2, 3, dtype=float)], TypeError, "input x is float64; expected float32"),
-        ([ones(2, 4)], ValueError, "input x has shape (2, 4); expected (2, 3)"),
-        ([ones(3)], ValueError, "input x has shape (3,); expected (2, 3)"),
+        (
+            [np.ma.masked_array(ones(2, 3))],
+            TypeError,
+            "input x: expected a NumPy array, got numpy.ma.MaskedArray; pass",
+        ),
+        ([ones(2, 3, dtype=float)], qkv.DtypeError, "input x is float64; expected float32"),
+        ([ones(2, 4)], qkv.ShapeError, "input x has shape (2, 4); expected (2, 3)"),
+        ([ones(3)], qkv.ShapeError, "input x has shape (3,); expected (2, 3)"),
     ],
 )
 def test_inputs(inputs: Any, error: type[Exception], text: str) -> None:
@@ -182,8 +192,23 @@ def test_extents_that_are_not_fixed() -> None:
     assert qkv.onnx.run(model, [ones(7, 3)])[0].shape == (7, 3)
     with pytest.raises(ValueError, match=re.escape("input x has shape (2, 4); expected (any, 3)")):
         qkv.onnx.run(model, [ones(2, 4)])
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    assert qkv.onnx.run(model, [ones(7, 3)])[0].shape == (7, 3)
     model.graph.input[0].type.tensor_type.ClearField("shape")
     assert qkv.onnx.run(model, [ones(2, 4)])[0].shape == (2, 4)
+
+
+def test_outputs_are_as_the_graph_declares() -> None:
+    model = one()
+    output = model.graph.output[0]
+    output.CopyFrom(value_info("y", GIVEN["x"], ["n", 3]))
+    assert qkv.onnx.run(model, GIVEN)[0].shape == (2, 3)
+    output.CopyFrom(value_info("y", GIVEN["x"], ["n", 4]))
+    with pytest.raises(qkv.ShapeError, match=re.escape("output y has shape (2, 3); expected (any, 4)")):
+        qkv.onnx.run(model, GIVEN)
+    output.CopyFrom(value_info("y", ones(2, 3, dtype=float)))
+    with pytest.raises(qkv.DtypeError, match="output y is float32; expected float64"):
+        qkv.onnx.run(model, GIVEN)
 
 
 def test_what_is_no_model(tmp_path: pathlib.Path) -> None:
@@ -191,9 +216,10 @@ def test_what_is_no_model(tmp_path: pathlib.Path) -> None:
         qkv.onnx.run(3, [])
     with pytest.raises(ValueError, match="model: not a serialised ONNX model"):
         qkv.onnx.run(b"\xff" * 10, [])
-    (tmp_path / "text.onnx").write_bytes(b"\xff" * 10)
-    with pytest.raises(ValueError, match="model: not a serialised ONNX model"):
-        qkv.onnx.run(tmp_path / "text.onnx", [])
+    for name in ("text.onnx", "text.json", "text.textproto", "text.onnxtxt"):
+        (tmp_path / name).write_bytes(b"\xff" * 10)
+        with pytest.raises(qkv.ValueError, match="model: not a serialised ONNX model"):
+            qkv.onnx.run(tmp_path / name, [])
     with pytest.raises(FileNotFoundError):
         qkv.onnx.run(tmp_path / "none.onnx", [])
 
@@ -206,6 +232,7 @@ def test_run_node() -> None:
         ({"x": x}, ValueError, "node 0 (RMSNormalization): inputs are x; expected x, w"),
         (x, ValueError, "inputs are ndarray; expected x, w"),
         ([x, 1.0], TypeError, "input w: expected a NumPy array, got float"),
+        ([x, np.ma.masked_array(x)], TypeError, "input w: expected a NumPy array, got numpy.ma.MaskedArray; pass its"),
     ):
         with pytest.raises(error, match=re.escape(text)):
             backend.run_node(node, inputs)
@@ -215,6 +242,19 @@ def test_run_node() -> None:
         backend.run_node(node, [x, x], "CUDA")
     with pytest.raises(TypeError, match="run_node: threads not known"):
         backend.run_node(node, [x, x], threads=2)
+    with pytest.raises(TypeError, match="node: expected a NodeProto, got str"):
+        backend.run_node("RMSNormalization", [x, x])
+
+
+def test_one_name_has_one_array() -> None:
+    backend, x = qkv.onnx.Backend, ones(1, 2, 3, 4)
+    node = helper.make_node("Attention", ["x", "x", "x"], ["y"])
+    assert backend.run_node(node, [x, x, x])[0].shape == x.shape
+    with pytest.raises(qkv.ValueError, match=r"node 0 \(Attention\): input x is named twice and has two arrays"):
+        backend.run_node(node, [x, x, 2 * x])
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y", "y"])
+    with pytest.raises(qkv.ValueError, match=r"node 0 \(Attention\): 2 outputs are named 'y'; expected a name of"):
+        backend.run_node(node, [x, x, x])
 
 
 def test_the_backend_is_as_strict() -> None:

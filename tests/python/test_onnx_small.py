@@ -111,6 +111,17 @@ def test_tensor_scatter(mode: str, axis: int, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(past, before)
 
 
+@pytest.mark.parametrize("start", [2**63 - 1, 2**63 - 3, -(2**63), -1, 13])
+def test_tensor_scatter_goes_round_from_anywhere(start: int) -> None:
+    node = helper.make_node("TensorScatter", ["past", "update", "starts"], ["y"], mode="circular")
+    past, update = np.zeros((1, 7, 1)), np.arange(1.0, 5.0).reshape(1, 4, 1)
+    (y,) = qkv.onnx.Backend.run_node(node, [past, update, np.array([start])])
+    expected = np.zeros(7)
+    for step in range(4):
+        expected[(start + step) % 7] = 1 + step
+    assert y[0, :, 0].tolist() == expected.tolist()
+
+
 def test_tensor_scatter_of_any_type_begins_at_the_front() -> None:
     node = helper.make_node("TensorScatter", ["past", "update"], ["y"])
     for dtype in (np.int8, np.bool_, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16):

@@ -10,7 +10,19 @@ import pytest
 
 # Of the release that the tests are pinned to. A case that is not found would otherwise be one that passes.
 COUNTS = {"Attention": 93, "RotaryEmbedding": 8, "RMSNormalization": 19, "TensorScatter": 3}
-ONNXRUNTIME = {"Attention": 84, "RotaryEmbedding": 8, "RMSNormalization": 19, "TensorScatter": 3}
+#: What ONNX Runtime does not have on CPUs (bfloat16, short masks), or computes otherwise (hidden logits).
+ONNXRUNTIME_FAILS = {
+    "test_attention_3d_causal_bf16",
+    "test_attention_4d_attn_mask_causal_bf16",
+    "test_attention_4d_causal_bf16",
+    "test_attention_4d_causal_padded_kv_bf16",
+    "test_attention_4d_padded_kv_bf16",
+    "test_attention_4d_diff_heads_mask4d_padded_kv",
+    "test_attention_4d_with_past_and_present_qk_matmul_bias_3d_mask_causal",
+    "test_attention_4d_with_past_and_present_qk_matmul_bias_4d_mask_causal",
+}
+#: And what is outside of the tolerance by a rounding of float16 where the page was written.
+AT_THE_EDGE = {"test_attention_4d_causal_fp16"}
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/onnx.md"
 
 # Building the cases of all operators takes seconds.
@@ -41,13 +53,17 @@ def test_the_comparison_can_fail(cases: dict[str, list[Any]]) -> None:
 
 
 @pytest.mark.needs("onnxruntime", "1.32.0")
-@pytest.mark.parametrize("operator", ONNXRUNTIME)
+@pytest.mark.parametrize("operator", COUNTS)
 def test_what_onnxruntime_passes(operator: str, cases: dict[str, list[Any]]) -> None:
+    """The last bit of float16 depends on how a CPU sums, so these cases may pass or not by tolerance."""
     failed = onnx_conformance.failures(cases[operator], onnx_conformance.run_onnxruntime)
-    assert len(cases[operator]) - len(failed) == ONNXRUNTIME[operator], failed
+    rounded = {name for name in failed if name.endswith("fp16") and "Not equal to tolerance" in failed[name]}
+    named = ONNXRUNTIME_FAILS & {case.name for case in cases[operator]}
+    assert failed.keys() - rounded == named, failed
 
 
 def test_the_page_has_these_counts() -> None:
     text = PAGE.read_text()
     for operator, count in COUNTS.items():
-        assert f"| {operator} | {count} | {count} | {ONNXRUNTIME[operator]} |" in text
+        others = len(ONNXRUNTIME_FAILS | AT_THE_EDGE) if operator == "Attention" else 0
+        assert f"| {operator} | {count} | {count} | {count - others} |" in text

@@ -61,6 +61,16 @@ def test_adapters_are_lazy(name: str, peer: str) -> None:
         qkv.nothing  # noqa: B018
 
 
+@pytest.mark.needs("onnx")
+def test_onnx_of_an_older_release() -> None:
+    code = "import onnx; onnx.__version__ = '1.22.1rc2'; import qkv.onnx"
+    failed = run("-c", code, check=False)
+    assert failed.returncode == 1
+    assert "ImportError: qkv.onnx needs onnx 1.23 or newer (found onnx 1.22.1rc2)" in failed.stderr
+    code = "import sys; sys.modules['ml_dtypes'] = None; import qkv.onnx"
+    assert "ImportError: qkv.onnx needs onnx 1.23 or newer (" in run("-c", code, check=False).stderr
+
+
 @pytest.mark.slow
 @pytest.mark.needs("transformers")
 def test_hf_is_found() -> None:

@@ -39,7 +39,7 @@ def relative(path: pathlib.Path) -> str:
 
 def test_there_is_something_to_check():
     assert len(PAGES) >= 8
-    assert len(blocks(READMES[0], "python")) == 2
+    assert len(blocks(READMES[0], "python")) == 3
     assert len(blocks(READMES[0], "cpp")) == 1
 
 
@@ -50,8 +50,14 @@ def test_readme_code_is_that_of_the_examples():
 
 def test_readme_hugging_face_lines_are_in_the_example():
     example = (ROOT / "examples/python/huggingface.py").read_text()
-    for line in blocks(READMES[0], "python")[1].splitlines():
+    for line in blocks(READMES[0], "python")[2].splitlines():
         assert line in example
+
+
+def test_readme_rotations_run():
+    namespace: dict[str, object] = {}
+    for block in blocks(READMES[0], "python")[:2]:
+        exec(compile(block, "README.md", "exec"), namespace)
 
 
 @pytest.mark.parametrize("language", ["cpp", "python", "sh", "cmake"])

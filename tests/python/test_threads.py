@@ -89,6 +89,15 @@ def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
     assert counted > 100
 
 
+def test_interpreter_lock_is_released_by_buckets() -> None:
+    distances = np.arange(1 << 22)
+    with counting_beside() as count:
+        before = count()
+        qkv.position.t5_bucket(distances)
+        counted = count() - before
+    assert counted > 100
+
+
 @pytest.mark.parametrize(("kv_len", "kept"), [(8, True), (4096, False)])
 def test_interpreter_lock_is_kept_by_a_tiny_call(kv_len: int, kept: bool) -> None:
     q = np.ones((1, 1, 1, 8), np.float32)

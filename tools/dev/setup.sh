@@ -14,10 +14,17 @@ setup_test() {
   setup_onnx
 }
 
-# ONNX and its runtime: without them the tests that need them say that they were skipped.
-setup_onnx() { once onnx tools/requirements/onnx.txt -- install_each onnx || true; }
+# ONNX and its runtime: without them the tests that need them say that they were skipped. One stamp each: where pip has one
+# of them, it is not asked for that one again.
+setup_onnx() {
+  local package
+  for package in onnx onnxruntime; do
+    once "$package" tools/requirements/onnx.txt -- install_one onnx "$package" || true
+  done
+}
 
 has_onnx() { [[ -f "$VENV/.qkv-onnx" ]]; }
+has_onnxruntime() { [[ -f "$VENV/.qkv-onnxruntime" ]]; }
 
 # torch and what runs on it: the oracles of the tests, the demo's model. First, so that nothing else decides which torch
 # comes. Without torch they are left out, and the tests that need them say that they were skipped.

@@ -13,10 +13,21 @@ time. Whatever else a graph holds is refused with the name of the node.
 
 from __future__ import annotations
 
+import re as _re
+
 try:
-    import onnx as _onnx  # noqa: F401 - absolute: the package of that name, not this one
+    import ml_dtypes as _ml_dtypes  # noqa: F401 - comes with onnx
+    import onnx as _onnx  # absolute: the package of that name, not this one
+
+    if tuple(map(int, _re.findall(r"\d+", _onnx.__version__)[:2])) < (
+        1,
+        23,
+    ):  # which knows neither operators nor opsets
+        raise ImportError(f"found onnx {_onnx.__version__}")
 except ImportError as error:
-    raise ImportError(f"qkv.onnx needs onnx ({error}); install it with: pip install onnx") from error
+    raise ImportError(
+        f"qkv.onnx needs onnx 1.23 or newer ({error}); install it with: pip install 'onnx>=1.23'"
+    ) from error
 
 from qkv.onnx._backend import Backend, run
 

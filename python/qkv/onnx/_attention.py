@@ -6,11 +6,13 @@ is an input and an output, and the position of the first query follows from whic
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 import qkv
+from qkv.onnx._layout import broadcasts, heads_last
 from qkv.onnx._operator import FLOAT32, FLOAT64, PRECISIONS, Array, Call, of_type, rounded
 
 # What qk_matmul_output shows, by qk_matmul_output_mode. The stages are those of the specification's text and of its
@@ -22,6 +24,12 @@ _STAGES: Final[dict[int, dict[str, Any]]] = {
     3: {"return_weights": True},
 }
 
+#: ONNX's names of what qkv.attention may still refuse.
+_NAMES: Final = {"q": "Q", "k": "K", "v": "V", "mask": "attn_mask", "bias": "attn_mask"}
+
+#: Q, K, V and the float mask.
+Operands: TypeAlias = tuple[Array, Array, Array, Array | None]
+
 
 def attention(call: Call) -> dict[str, Array]:
     """``Y = softmax(softcap(scale * Q @ K.T) + masks) @ V``, after what earlier calls have cached."""
@@ -32,31 +40,42 @@ def attention(call: Call) -> dict[str, Array]:
         k = _joined("past_key", call.inputs["past_key"], k)
         v = _joined("past_value", call.inputs["past_value"], v)
     _check_shapes(q, k, v)
+    positions = _positions(call, q, k, k.shape[2] - new_len)  # first: masks are as long as its lengths
+    mask, bias = _masks(call, q, k)
     options = {
         "scale": call.attributes["scale"],
         "softcap": call.attributes["softcap"],
         "causal": call.flag("is_causal"),
         "window": _window(call),
-        **_positions(call, q, k, k.shape[2] - new_len),
-        **_masks(call, q, k),
+        "mask": mask,
+        **positions,
+        **_shown(call),
     }
-    results = _attend(call, q, k, v, options)
+    results = _attend(call, _widened(call, q, k, v, bias), options)
     results.update(_present(call, k, v))
     return results
 
 
-def _attend(call: Call, q: Array, k: Array, v: Array, options: dict[str, Any]) -> dict[str, Array]:
-    """Y and qk_matmul_output, each rounded once to the type of Q."""
+def _shown(call: Call) -> dict[str, Any]:
+    """What to ask for beside Y."""
     mode = call.attributes["qk_matmul_output_mode"]
     if mode not in _STAGES:
-        raise ValueError(f"qk_matmul_output_mode is {mode}; expected 0, 1, 2 or 3")
-    shown = _STAGES[mode] if "qk_matmul_output" in call.wanted else {}
-    q, k, v, bias = _widened(call, q, k, v, options.pop("bias"))
+        raise qkv.ValueError(f"qk_matmul_output_mode is {mode}; expected 0, 1, 2 or 3")
+    return _STAGES[mode] if "qk_matmul_output" in call.wanted else {}
+
+
+def _attend(call: Call, operands: Operands, options: Mapping[str, Any]) -> dict[str, Array]:
+    """Y and qk_matmul_output, each rounded once to the type of Q."""
+    q, k, v, bias = operands
     y, out = _empty(call, q, v)
-    result: Any = qkv.attention(q, k, v, bias=bias, out=out, **options, **shown)
+    try:
+        result: Any = qkv.attention(q, k, v, bias=bias, out=out, **options)
+    except qkv.Error as error:
+        name, colon, rest = str(error).partition(":")
+        raise type(error)(_NAMES.get(name, name) + colon + rest) from error
     dtype = call.inputs["Q"].dtype
     results = {"Y": rounded(y, dtype)}
-    if shown:
+    if "qk_matmul_output" in call.wanted:
         results["qk_matmul_output"] = rounded(result[1], dtype)
     return results
 
@@ -82,7 +101,7 @@ def _check_types(call: Call) -> None:
         of_type("attn_mask", call.inputs["attn_mask"], (np.dtype(np.bool_), q.dtype))
     precision = call.attributes["softmax_precision"]
     if precision is not None and precision not in PRECISIONS:
-        raise ValueError(f"softmax_precision is {precision}; expected 1, 10, 11 or 16")
+        raise qkv.ValueError(f"softmax_precision is {precision}; expected 1, 10, 11 or 16")
 
 
 def _heads_first(call: Call) -> tuple[Array, Array, Array]:
@@ -91,30 +110,16 @@ def _heads_first(call: Call) -> tuple[Array, Array, Array]:
     ranks = {array.ndim for array in arrays.values()}
     if ranks not in ({3}, {4}):
         shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-        raise ValueError(f"{shapes}; expected all of them with 4 axes, or all with 3")
-    q, k, v = (_split(call, name, array) for name, array in arrays.items())
-    return q, k, v
-
-
-def _split(call: Call, name: str, array: Array) -> Array:
-    attribute = "q_num_heads" if name == "Q" else "kv_num_heads"
-    num_heads = call.attributes[attribute]
-    if array.ndim == 4:
-        if num_heads is not None and num_heads != array.shape[1]:
-            raise ValueError(f"{attribute} is {num_heads} but {name} has shape {array.shape}; leave it out for 4 axes")
-        return array
-    if num_heads is None:
-        raise ValueError(f"{name} has 3 axes; expected the attribute {attribute} with it")
-    batch, length, width = array.shape
-    if num_heads < 1 or width % num_heads:
-        raise ValueError(f"{name} has shape {array.shape}; expected a last axis that {attribute}, {num_heads}, divides")
-    return array.reshape(batch, length, num_heads, width // num_heads).transpose(0, 2, 1, 3)
+        raise qkv.ShapeError(f"{shapes}; expected all of them with 4 axes, or all with 3")
+    heads = {"Q": "q_num_heads", "K": "kv_num_heads", "V": "kv_num_heads"}
+    q, k, v = (heads_last(name, array, heads[name], call.attributes[heads[name]]) for name, array in arrays.items())
+    return q.transpose(0, 2, 1, 3), k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
 
 
 def _has_past(call: Call) -> bool:
     given = [name for name in ("past_key", "past_value") if name in call.inputs]
     if len(given) == 1:
-        raise ValueError(f"{given[0]} is there alone; expected past_key and past_value, or neither")
+        raise qkv.ValueError(f"{given[0]} is there alone; expected past_key and past_value, or neither")
     return bool(given)
 
 
@@ -122,7 +127,7 @@ def _joined(name: str, past: Array, new: Array) -> Array:
     """The cache, then what is new."""
     batch, num_heads, _, dim = new.shape
     if past.ndim != 4 or (past.shape[0], past.shape[1], past.shape[3]) != (batch, num_heads, dim):
-        raise ValueError(f"{name} has shape {past.shape}; expected ({batch}, {num_heads}, past length, {dim})")
+        raise qkv.ShapeError(f"{name} has shape {past.shape}; expected ({batch}, {num_heads}, past length, {dim})")
     return np.concatenate((past, new), axis=2)
 
 
@@ -130,13 +135,15 @@ def _check_shapes(q: Array, k: Array, v: Array) -> None:
     """In ONNX's words and order of axes; qkv would name its own arguments."""
     seen = f"Q {q.shape}, K {k.shape}, V {v.shape} (batch, heads, length, dim)"
     if not q.shape[0] == k.shape[0] == v.shape[0]:
-        raise ValueError(f"{seen}; expected equal batch sizes")
+        raise qkv.ShapeError(f"{seen}; expected equal batch sizes")
     if k.shape[1:3] != v.shape[1:3]:
-        raise ValueError(f"{seen}; expected as many heads and positions in V as in K")
+        raise qkv.ShapeError(f"{seen}; expected as many heads and positions in V as in K")
     if k.shape[1] == 0 or q.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(f"{seen}; expected a number of query heads that the number of key heads divides")
+        raise qkv.ShapeError(f"{seen}; expected a number of query heads that the number of key heads divides")
+    if q.shape[3] == 0:
+        raise qkv.ShapeError(f"{seen}; expected a head size of at least 1 in Q and K")
     if q.shape[3] != k.shape[3]:
-        raise ValueError(f"{seen}; expected equal head sizes in Q and K")
+        raise qkv.ShapeError(f"{seen}; expected equal head sizes in Q and K")
 
 
 def _positions(call: Call, q: Array, k: Array, past_len: int) -> dict[str, Any]:
@@ -146,9 +153,9 @@ def _positions(call: Call, q: Array, k: Array, past_len: int) -> dict[str, Any]:
         return {"query_offset": past_len}
     clash = sorted({"past_key", "past_value"} & call.inputs.keys() | {"present_key", "present_value"} & call.wanted)
     if clash:
-        raise ValueError(f"nonpad_kv_seqlen beside {' and '.join(clash)}; expected one way to keep a cache")
+        raise qkv.ValueError(f"nonpad_kv_seqlen beside {' and '.join(clash)}; expected one way to keep a cache")
     if lengths.size and not 0 <= lengths.min() <= lengths.max() <= k.shape[2]:
-        raise ValueError(f"nonpad_kv_seqlen is {lengths.tolist()}; expected lengths from 0 to {k.shape[2]}")
+        raise qkv.ValueError(f"nonpad_kv_seqlen is {lengths.tolist()}; expected lengths from 0 to {k.shape[2]}")
     return {"query_offset": lengths - q.shape[2], "kv_lens": lengths}
 
 
@@ -157,21 +164,22 @@ def _window(call: Call) -> tuple[int | None, int | None]:
     for name in ("left_window_size", "right_window_size"):
         size = call.attributes.get(name, -1)
         if size < -1:
-            raise ValueError(f"{name} is {size}; expected -1 (no bound) or a number of positions from 0")
+            raise qkv.ValueError(f"{name} is {size}; expected -1 (no bound) or a number of positions from 0")
         sides.append(None if size == -1 else size)
     return sides[0], sides[1]
 
 
-def _masks(call: Call, q: Array, k: Array) -> dict[str, Array | None]:
+def _masks(call: Call, q: Array, k: Array) -> tuple[Array | None, Array | None]:
+    """The mask and the bias that it is."""
     given = call.inputs.get("attn_mask")
     if given is None:
-        return {"mask": None, "bias": None}
+        return None, None
     total = k.shape[2]
     mask = _padded(call, given, total)
     onto = (*q.shape[:3], total)
-    if not _broadcasts(mask.shape, onto):
-        raise ValueError(f"attn_mask has shape {given.shape}; expected one that broadcasts to {onto}")
-    return {"mask": mask, "bias": None} if mask.dtype == np.bool_ else {"mask": None, "bias": mask}
+    if not broadcasts(mask.shape, onto):
+        raise qkv.ShapeError(f"attn_mask has shape {given.shape}; expected one that broadcasts to {onto}")
+    return (mask, None) if mask.dtype == np.bool_ else (None, mask)
 
 
 def _padded(call: Call, mask: Array, total: int) -> Array:
@@ -180,7 +188,7 @@ def _padded(call: Call, mask: Array, total: int) -> Array:
         return mask
     lengths = call.inputs.get("nonpad_kv_seqlen")
     if lengths is not None and lengths.size and mask.shape[-1] < lengths.max():
-        raise ValueError(
+        raise qkv.ShapeError(
             f"attn_mask has shape {mask.shape}; expected a last axis no shorter than the longest of nonpad_kv_seqlen, "
             f"{lengths.max()}"
         )
@@ -189,13 +197,7 @@ def _padded(call: Call, mask: Array, total: int) -> Array:
     return np.concatenate((mask, tail), axis=-1)
 
 
-def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
-    if len(shape) > len(onto):
-        return False
-    return all(extent in (1, wanted) for extent, wanted in zip(shape[::-1], onto[::-1], strict=False))
-
-
-def _widened(call: Call, q: Array, k: Array, v: Array, bias: Array | None) -> tuple[Array, Array, Array, Array | None]:
+def _widened(call: Call, q: Array, k: Array, v: Array, bias: Array | None) -> Operands:
     """In types that one call takes, widened where V or the softmax is to be more precise than Q; nothing is rounded.
 
     16 bits are computed in float32 anyway, so a softmax_precision of less than 64 bits asks for nothing more.

@@ -6,15 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep
 
+import qkv
 from qkv.onnx._graph import Graph
 from qkv.onnx._node import make_node
-from qkv.onnx._operator import Array
+from qkv.onnx._operator import Array, plain_array
 from qkv.onnx._table import OPSETS
 
 __all__ = ["Backend", "Prepared", "run"]
@@ -25,22 +25,35 @@ def run(
 ) -> list[Array]:
     """Runs a model once.
 
-    Args:
-        model: a ModelProto, its serialised bytes, or the path of a file of them.
-        inputs: NumPy arrays (bfloat16 as ``ml_dtypes`` has it): a dict by name, or a list in the graph's order. Inputs
-            that have an initialiser may be left out.
+    Parameters
+    ----------
+    model : ModelProto, bytes or path
+        The model, serialised, or the file of it. Initialisers in files beside it are read if it is a path.
+    inputs : dict or list of NumPy arrays
+        By name, or in the graph's order (bfloat16 as ``ml_dtypes`` has it). Inputs that have an initialiser may be left
+        out.
 
-    Returns:
+    Returns
+    -------
+    list of arrays
         The outputs in the graph's order.
 
-    Raises:
-        ValueError: a model that cannot be run (an operator, attribute or opset that is not known, control flow,
-            functions, data in other files, names that do not fit together), inputs missing or not in the graph, shapes
-            and numbers that do not fit. The text names the node or input, what was seen and what was expected.
-        TypeError: an element type that an input or an operator does not have.
-        OSError: a file that cannot be read.
+    Raises
+    ------
+    ValueError
+        A model that cannot be run (an operator, attribute or opset that is not known, control flow, functions, names
+        that do not fit together), inputs missing or not in the graph, numbers that do not fit. The text names the node
+        or input, what was seen and what was expected.
+    ShapeError
+        A ValueError: shapes that do not fit an operator, or what the graph says of an input or output.
+    DtypeError
+        A TypeError: an element type that is not that of the graph, or that an operator does not have.
+    TypeError
+        What is no model, node or plain NumPy array.
+    OSError
+        A file that cannot be read.
     """
-    return Graph(_load(model)).run(inputs)
+    return _graph(model).run(inputs)
 
 
 class Prepared(BackendRep):  # type: ignore[misc]
@@ -72,7 +85,7 @@ class Backend(OnnxBackend):  # type: ignore[misc]
         """Checks a model. Raises as `run`, and ValueError for a device that is not the CPU."""
         _check_device(device)
         _check_none("prepare", kwargs)
-        return Prepared(Graph(_load(model)))
+        return Prepared(_graph(model))
 
     @classmethod
     def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Array, ...]:
@@ -91,8 +104,10 @@ class Backend(OnnxBackend):  # type: ignore[misc]
         _check_device(device)
         opset = kwargs.pop("opset_version", OPSETS[-1])
         _check_none("run_node", kwargs)
+        if not isinstance(node, onnx.NodeProto):
+            raise TypeError(f"node: expected a NodeProto, got {type(node).__name__}")
         if opset not in OPSETS:
-            raise ValueError(f"opset_version is {opset}; expected {OPSETS[0]} to {OPSETS[-1]}")
+            raise qkv.ValueError(f"opset_version is {opset}; expected {OPSETS[0]} to {OPSETS[-1]}")
         checked = make_node(node, opset, 0)
         return tuple(checked.run(_bound(checked.title, [name for name in node.input if name], inputs)).values())
 
@@ -102,6 +117,14 @@ class Backend(OnnxBackend):  # type: ignore[misc]
         return device in ("CPU", "CPU:0")
 
 
+def _graph(model: object) -> Graph:
+    """A model that has been checked; data in other files are looked for in the folder of its own."""
+    folder = None
+    if isinstance(model, str | os.PathLike):
+        folder = os.path.dirname(os.fspath(model)) or "."
+    return Graph(_load(model), folder)
+
+
 def _load(model: object) -> onnx.ModelProto:
     if isinstance(model, onnx.ModelProto):
         return model
@@ -109,9 +132,10 @@ def _load(model: object) -> onnx.ModelProto:
         if isinstance(model, bytes):
             return onnx.load_model_from_string(model)
         if isinstance(model, str | os.PathLike):
-            return onnx.load(os.fspath(model), load_external_data=False)
+            # Whatever its name ends with; and the graph reads data in other files once it knows that it can be run.
+            return onnx.load(os.fspath(model), format="protobuf", load_external_data=False)
     except DecodeError as error:
-        raise ValueError(f"model: not a serialised ONNX model ({error})") from error
+        raise qkv.ValueError(f"model: not a serialised ONNX model ({error})") from error
     raise TypeError(f"model: expected a ModelProto, bytes or a path, got {type(model).__name__}")
 
 
@@ -119,20 +143,28 @@ def _bound(title: str, names: Sequence[str], inputs: Any) -> dict[str, Array]:
     """The arrays of a single node by name; a name may stand in it twice."""
     if isinstance(inputs, list | tuple):
         if len(inputs) != len(names):
-            raise ValueError(f"{title}: {len(inputs)} arrays; expected {len(names)}: {', '.join(names)}")
-        inputs = dict(zip(names, inputs, strict=True))
+            raise qkv.ValueError(f"{title}: {len(inputs)} arrays; expected {len(names)}: {', '.join(names)}")
+        inputs = _by_name(title, names, inputs)
     if not isinstance(inputs, Mapping) or set(inputs) != set(names):
         seen = ", ".join(map(str, inputs)) if isinstance(inputs, Mapping) else type(inputs).__name__
-        raise ValueError(f"{title}: inputs are {seen}; expected {', '.join(names)}")
-    for name, array in inputs.items():
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"{title}: input {name}: expected a NumPy array, got {type(array).__name__}")
-    return dict(inputs)
+        raise qkv.ValueError(f"{title}: inputs are {seen}; expected {', '.join(names)}")
+    return {name: plain_array(f"{title}: input {name}", array) for name, array in inputs.items()}
+
+
+def _by_name(title: str, names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
+    """One value has one name: a list that has another array for it would lose one of them."""
+    named: dict[str, Any] = {}
+    for name, array in zip(names, arrays, strict=True):
+        if named.setdefault(name, array) is not array:
+            raise qkv.ValueError(
+                f"{title}: input {name} is named twice and has two arrays; expected the same one twice"
+            )
+    return named
 
 
 def _check_device(device: str) -> None:
     if not Backend.supports_device(device):
-        raise ValueError(f"device is {device!r}; expected 'CPU'")
+        raise qkv.ValueError(f"device is {device!r}; expected 'CPU'")
 
 
 def _check_none(function: str, kwargs: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+import qkv
+from qkv.onnx._layout import blocks, broadcasts
 from qkv.onnx._operator import PRECISIONS, Array, Call, rounded
 
 
@@ -16,24 +18,27 @@ def rms_normalization(call: Call) -> dict[str, Array]:
     x, scale = call.floats("X"), call.floats("scale")
     stash = call.attributes["stash_type"]
     if stash not in PRECISIONS:
-        raise ValueError(f"stash_type is {stash}; expected 1, 10, 11 or 16")
+        raise qkv.ValueError(f"stash_type is {stash}; expected 1, 10, 11 or 16")
     axis = call.attributes["axis"]
     if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"axis is {axis}; expected one of X's, {-x.ndim} to {x.ndim - 1} (X has shape {x.shape})")
-    _check_scale(x, scale)
+        raise qkv.ValueError(f"axis is {axis}; expected one of X's, {-x.ndim} to {x.ndim - 1} (X has shape {x.shape})")
+    if not broadcasts(scale.shape, x.shape):
+        raise qkv.ShapeError(f"scale has shape {scale.shape}; expected one that broadcasts to that of X, {x.shape}")
+    y = np.empty(x.shape, scale.dtype)
     if x.size == 0:
-        return {"Y": np.empty(x.shape, scale.dtype)}
+        return {"Y": y}
+    whole = x.ndim - axis % x.ndim
+    scales = np.broadcast_to(scale, x.shape)
+    for index in blocks(x.shape, whole):
+        y[index] = rounded(_normed(x[index], scales[index], whole, call.attributes["epsilon"]), y.dtype)
+    return {"Y": y}
+
+
+def _normed(x: Array, scale: Array, whole: int, epsilon: float) -> Array:
+    """In double, of a block."""
+    axes = tuple(range(-whole, 0))
     wide = x.astype(np.float64)
-    axes = tuple(range(axis % x.ndim, x.ndim))
     with np.errstate(all="ignore"):  # Inf and NaN follow the formula
-        root = np.sqrt(np.mean(wide * wide, axis=axes, keepdims=True) + call.attributes["epsilon"])
-        return {"Y": rounded(wide / root * scale.astype(np.float64), scale.dtype)}
-
-
-def _check_scale(x: Array, scale: Array) -> None:
-    """Broadcasting goes one way: scale may not make X larger."""
-    fits = scale.ndim <= x.ndim and all(
-        extent in (1, wanted) for extent, wanted in zip(scale.shape[::-1], x.shape[::-1], strict=False)
-    )
-    if not fits:
-        raise ValueError(f"scale has shape {scale.shape}; expected one that broadcasts to that of X, {x.shape}")
+        wide /= np.sqrt(np.mean(wide * wide, axis=axes, keepdims=True) + epsilon)
+        wide *= scale.astype(np.float64)
+    return wide

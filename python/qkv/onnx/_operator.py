@@ -10,6 +10,9 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+import qkv
+from qkv.onnx._layout import blocks
+
 Array: TypeAlias = NDArray[Any]
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
@@ -33,7 +36,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Call:
-    """What a node hands to its operator. An operator complains by ValueError or TypeError; the node adds its name."""
+    """What a node hands to its operator. An operator complains by qkv's errors; the node adds its name."""
 
     opset: int
     inputs: Mapping[str, Array]
@@ -47,7 +50,7 @@ class Call:
         """An attribute that is 0 or 1."""
         value = self.attributes[name]
         if value not in (0, 1):
-            raise ValueError(f"{name} is {value}; expected 0 or 1")
+            raise qkv.ValueError(f"{name} is {value}; expected 0 or 1")
         return bool(value)
 
     def floats(self, name: str, allowed: Iterable[np.dtype[Any]] = FLOATS) -> Array:
@@ -61,7 +64,7 @@ class Call:
             return None
         of_type(name, array, (INT64,))
         if array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape}; expected {shape}")
+            raise qkv.ShapeError(f"{name} has shape {array.shape}; expected {shape}")
         return array
 
 
@@ -83,20 +86,34 @@ class Operator:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
 
 
+def plain_array(title: str, given: object) -> Array:
+    """A NumPy array; of a subclass the array itself. A masked array is refused, whose mask would be lost."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(
+            f"{title}: expected a NumPy array, got numpy.ma.MaskedArray; pass its .data, and what it hides as a mask"
+        )
+    if not isinstance(given, np.ndarray):
+        raise TypeError(f"{title}: expected a NumPy array, got {type(given).__name__}")
+    return np.asarray(given)
+
+
 def of_type(name: str, array: Array, allowed: Iterable[np.dtype[Any]]) -> Array:
     """The array, if it has one of these element types."""
     allowed = tuple(allowed)
     if array.dtype not in allowed:
-        raise TypeError(f"{name} is {array.dtype}; expected {' or '.join(str(each) for each in allowed)}")
+        raise qkv.DtypeError(f"{name} is {array.dtype}; expected {' or '.join(str(each) for each in allowed)}")
     return array
 
 
 def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
     """To the type of a result. What lies beyond a narrow type becomes Inf, as the format has it, without a warning."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if dtype == BFLOAT16 and array.dtype == FLOAT64:
-            array = _to_odd(array)  # ml_dtypes goes through float32, which would be a rounding more
-        return array.astype(dtype, copy=False)
+        if dtype != BFLOAT16 or array.dtype != FLOAT64:
+            return array.astype(dtype, copy=False)
+        result = np.empty(array.shape, dtype)
+        for index in blocks(array.shape):  # ml_dtypes goes through float32, which would be a rounding more
+            result[index] = _to_odd(array[index]).astype(dtype)
+        return result
 
 
 def _to_odd(array: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import qkv
 from qkv.onnx._operator import Array, Call, of_type
 
 
@@ -19,14 +20,16 @@ def tensor_scatter(call: Call) -> dict[str, Array]:
         starts = np.zeros(batch, np.int64)
     mode = call.attributes["mode"]
     if mode not in ("linear", "circular"):
-        raise ValueError(f"mode is {mode!r}; expected 'linear' or 'circular'")
+        raise qkv.ValueError(f"mode is {mode!r}; expected 'linear' or 'circular'")
     if mode == "linear" and batch and not 0 <= starts.min() <= starts.max() <= size - length:
-        raise ValueError(
+        raise qkv.ValueError(
             f"write_indices are {starts.tolist()}; expected from 0 to {size - length}, so that {length} positions fit "
             f"the cache's {size} in linear mode"
         )
     present = past.copy(order="C")
     rows, news = np.moveaxis(present, axis, 1), np.moveaxis(update, axis, 1)
+    if mode == "circular" and size:
+        starts = starts % size  # before anything is added, which near 2**63 would wrap around
     for index, start in enumerate(starts):
         where = start + np.arange(length)
         rows[index, where % size if mode == "circular" and size else where] = news[index]
@@ -36,7 +39,7 @@ def tensor_scatter(call: Call) -> dict[str, Array]:
 def _axis(call: Call, past: Array) -> int:
     axis: int = call.attributes["axis"]
     if not -past.ndim <= axis < past.ndim or axis % past.ndim == 0:
-        raise ValueError(
+        raise qkv.ValueError(
             f"axis is {axis}; expected one of past_cache's beyond the first, the batch (past_cache has shape "
             f"{past.shape})"
         )
@@ -49,7 +52,7 @@ def _check_update(past: Array, update: Array, axis: int) -> None:
     if fits:
         wanted[axis] = update.shape[axis]
     if not fits or list(update.shape) != wanted:
-        raise ValueError(
+        raise qkv.ShapeError(
             f"update has shape {update.shape}; expected that of past_cache, {past.shape}, but for axis {axis}, which "
             "may be shorter"
         )

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+import qkv
 from qkv.onnx._attention import attention
 from qkv.onnx._norm import rms_normalization
 from qkv.onnx._operator import Attribute, Operator
@@ -87,8 +88,8 @@ def find_operator(name: str, opset: int) -> Operator:
     versions = [operator for operator in _ALL if operator.name == name]
     if not versions:
         known = ", ".join(sorted({operator.name for operator in _ALL}))
-        raise ValueError(f"the operator {name} is not known; expected one of {known}")
+        raise qkv.ValueError(f"the operator {name} is not known; expected one of {known}")
     in_force = [operator for operator in versions if operator.since <= opset]
     if not in_force:
-        raise ValueError(f"{name} begins with opset {versions[0].since}, the model has {opset}")
+        raise qkv.ValueError(f"{name} begins with opset {versions[0].since}, the model has {opset}")
     return in_force[-1]
