@@ -2,8 +2,10 @@
 
 #include <nanobind/stl/string.h>
 
+#include <iterator>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "base/text.h"
 #include "bindings/arguments.h"
@@ -129,6 +131,13 @@ nb::object apply(const Rope& self, nb::handle x_object, const nb::tuple& where, 
   return out->object();
 }
 
+/// As "rope_type" of a Hugging Face configuration.
+std::string scaling_name(const Rope& self) {
+  constexpr const char* kNames[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+  static_assert(std::variant_size_v<RopeScaling> == std::size(kNames));
+  return kNames[self.options().scaling.index()];
+}
+
 nb::list frequencies(const Rope& self, nb::handle seq_len) {
   nb::list list;
   for (const double frequency : self.frequencies(optional_int(seq_len, "seq_len"))) list.append(frequency);
@@ -156,6 +165,7 @@ void bind_rope(nb::module_& m) {
   type.def("__init__", &make_rope, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
            nb::sig("def __init__(self, sizes: tuple[object, ...], base: float, layout: object, scaling: str, "
                    "parameters: dict[str, object], /) -> None"));
+  type.def(nb::init<const Rope&>(), nb::sig("def __init__(self, same: Rope, /) -> None"));
   type.def("apply", &apply, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::sig("def apply(self, x: object, where: tuple[object, ...], how: tuple[object, ...], seq_len: object, "
                    "out: object, /) -> typing.Any"));
@@ -165,6 +175,7 @@ void bind_rope(nb::module_& m) {
   type.def_prop_ro("head_dim", &Rope::head_dim);
   type.def_prop_ro("rotary_dim", [](const Rope& self) { return *self.options().rotary_dim; });
   type.def_prop_ro("base", [](const Rope& self) { return self.options().base; });
+  type.def_prop_ro("scaling", &scaling_name, nb::sig("def scaling(self) -> str"));
   type.def_prop_ro("layout", [](const Rope& self) {
     return std::string(self.options().layout == RopeLayout::kHalf ? "half" : "interleaved");
   });
