@@ -123,12 +123,9 @@ void KVRows::copy(const KVSlots& to, const KVRows& other, const KVSlots& from) {
   }
 }
 
-TensorView KVRows::slots(const KVSlots& which) noexcept {
+KVRows::Place KVRows::place_of(const KVSlots& slots) noexcept {
   const Extents& shape = numbers_.shape();
-  return {numbers_.as<char>() + row(which.entry, 0, which.slot) * row_bytes(),
-          numbers_.dtype(),
-          {shape[1], which.count, shape[3]},
-          {shape[2] * shape[3], shape[3], 1}};
+  return {numbers_.as<char>() + row(slots.entry, 0, slots.slot) * row_bytes(), shape[2] * shape[3]};
 }
 
 std::optional<ConstTensorView> KVRows::scales() const {

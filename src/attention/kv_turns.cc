@@ -46,13 +46,13 @@ void KVTurning::write(const ConstTensorView& keys, std::int64_t first, std::int6
     const KVSlots slots{to.entry, to.slot + done, std::min(block_, to.count - done)};
     set_turns(position + done, slots.count);
     if (direct_) {
-      rotate(keys, first + done, rows.slots(slots));
+      rotate(keys, first + done, slots.count, rows.place_of(slots));
       continue;
     }
     const Extents shape{keys.extent(0), slots.count, keys.extent(2)};
-    const TensorView turned(scratch_.get(), turned_, shape, dense_strides(shape));
-    rotate(keys, first + done, turned);
-    rows.write(slots, turned, 0, round_);
+    rotate(keys, first + done, slots.count,
+           {.numbers = reinterpret_cast<char*>(scratch_.get()), .head_stride = shape[1] * shape[2]});
+    rows.write(slots, {scratch_.get(), turned_, shape, dense_strides(shape)}, 0, round_);
   }
 }
 
@@ -63,21 +63,26 @@ void KVTurning::set_turns(std::int64_t position, std::int64_t count) {
   num_turns_ = count;
 }
 
-void KVTurning::rotate(const ConstTensorView& keys, std::int64_t first, const TensorView& to) {
+void KVTurning::rotate(const ConstTensorView& keys, std::int64_t first, std::int64_t count, KVRows::Place to) {
+  const std::int64_t heads = keys.extent(0);
+  const auto* from = static_cast<const char*>(keys.data());
   const auto item = static_cast<std::int64_t>(size_of(from_));
-  RopeStrip strip{.from = static_cast<const char*>(keys.data()) + first * keys.stride(1) * item,
-                  .from_column = keys.stride(2),
-                  .to = to.data()};
-  // One token: its heads, which turn alike. More: head by head, as they lie in the cache.
-  strip.alike = to.extent(1) == 1;
-  const int axis = strip.alike ? 0 : 1;
-  strip.from_row = keys.stride(axis);
-  strip.to_row = to.stride(axis);
-  strip.count = to.extent(axis);
-  for (std::int64_t strips = strip.alike ? 1 : to.extent(0); strips > 0; --strips) {
+  RopeStrip strip{.from = from + first * keys.stride(1) * item, .from_column = keys.stride(2), .to = to.numbers};
+  if (count == 1) {
+    strip.from_row = keys.stride(0);
+    strip.to_row = to.head_stride;
+    strip.count = heads;
+    strip.alike = true;
+    return rows_.rotate(strip);
+  }
+  // Head by head, as they lie in the cache.
+  strip.from_row = keys.stride(1);
+  strip.to_row = keys.extent(2);
+  strip.count = count;
+  for (std::int64_t head = 0; head < heads; ++head) {
     rows_.rotate(strip);
     strip.from = static_cast<const char*>(strip.from) + keys.stride(0) * item;
-    strip.to = static_cast<char*>(strip.to) + to.stride(0) * static_cast<std::int64_t>(size_of(turned_));
+    strip.to = static_cast<char*>(strip.to) + to.head_stride * static_cast<std::int64_t>(size_of(turned_));
   }
 }
 

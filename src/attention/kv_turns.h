@@ -28,8 +28,8 @@ class KVTurning {
  private:
   /// The first of so many turns are those of positions from this one on.
   void set_turns(std::int64_t position, std::int64_t count);
-  /// All heads of tokens [first, first + to.extent(1)).
-  void rotate(const ConstTensorView& keys, std::int64_t first, const TensorView& to);
+  /// All heads of tokens [first, first + count).
+  void rotate(const ConstTensorView& keys, std::int64_t first, std::int64_t count, KVRows::Place to);
 
   Dtype from_;
   Dtype turned_;  ///< what the kernel writes: the cache's dtype, or what pairs are turned in

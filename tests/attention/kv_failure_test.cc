@@ -143,12 +143,18 @@ TEST(KVFailure, ATokenThatTurnsCostsNoAllocationMore) {
   }
 }
 
-TEST(KVFailure, PagesAreNotLost) {
-  PagedKVCache cache({.batch = 3, .num_kv_heads = 2, .head_dim = 4, .num_pages = 6, .page_size = 4});
+void expect_no_page_lost(const std::optional<Rope>& rope) {
+  PagedKVCache cache({.batch = 3, .num_kv_heads = 2, .head_dim = 4, .num_pages = 6, .page_size = 4, .rope = rope});
   Random random(2);
   const Tensor tokens = random.normal_tensor({3, 2, 4, 4}, Dtype::kFloat64);
-  fail_at_every_allocation([&] { cache.append(tokens, tokens); }, [&] { EXPECT_EQ(cache.num_free_pages(), 6); });
+  const ConstTensorView strided = tokens.view().permute({0, 1, 3, 2});
+  fail_at_every_allocation([&] { cache.append(strided, tokens); }, [&] { EXPECT_EQ(cache.num_free_pages(), 6); });
   EXPECT_EQ(cache.num_free_pages(), 3);
+}
+
+TEST(KVFailure, PagesAreNotLost) {
+  expect_no_page_lost({});
+  expect_no_page_lost(Rope(4));
 }
 
 TEST(KVFailure, MemoryThatIsNotThereLeavesTheCacheAsItWas) {

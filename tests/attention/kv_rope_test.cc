@@ -170,8 +170,8 @@ TEST(KVRope, EverySequenceHasItsOwnPositions) {
   const Rope rope(kRopeDim);
   const Tokens tokens(random, {3, 2, 20, kRopeDim});
   const Tensor q = random.normal_tensor({3, 4, 2, kRopeDim}, Dtype::kFloat32);
-  const std::vector<std::int64_t> first{20, 3, 0};
-  const std::vector<std::int64_t> then{1, 12, 7};
+  const std::vector<std::int64_t> first{3, 20, 0};  // from one position on, of the second more than of the first
+  const std::vector<std::int64_t> then{12, 1, 7};
   const auto check = [&](auto cache, const AttentionOptions& options, const std::vector<std::int64_t>& rows) {
     cache.append(tokens.k, tokens.v, first);
     cache.append(tokens.k, tokens.v, then);
@@ -196,8 +196,8 @@ TEST(KVRope, EverySequenceHasItsOwnPositions) {
   };
   const KVCacheOptions slots{.batch = 3, .num_kv_heads = 2, .head_dim = kRopeDim, .capacity = 30};
   const PagedKVCacheOptions pages{.batch = 3, .num_kv_heads = 2, .head_dim = kRopeDim, .num_pages = 20, .page_size = 4};
-  check(KVCache(with_rope(slots, rope)), {.causal = true}, {19, 13, 5});
-  check(PagedKVCache(with_rope(pages, rope)), {.causal = true}, {19, 13, 5});
+  check(KVCache(with_rope(slots, rope)), {.causal = true}, {13, 19, 5});
+  check(PagedKVCache(with_rope(pages, rope)), {.causal = true}, {13, 19, 5});
   const std::vector<std::int64_t> given{-4, 100, 7};
   check(KVCache(with_rope(slots, rope)), {.query_offset = view(given.data(), {3})}, given);
   check(KVCache(with_rope(slots, rope)), {.query_offset = 40}, {40, 40, 40});
