@@ -175,6 +175,7 @@ def test_the_rope_is_a_property(make: Any, rope: Rope) -> None:
     assert repr(cache.rope) == repr(rope)
     np.testing.assert_array_equal(cache.rope.frequencies(), rope.frequencies())
     assert cache.rope.attention_factor == rope.attention_factor
+    assert cache.rope.scaling == rope.scaling
     assert_same_bits(cache.rope.apply(normal(2)), rope.apply(normal(2)))
     assert f"rope={rope!r}" in repr(cache)
     assert make(None).rope is None
