@@ -266,11 +266,17 @@ extern "C" {
   return (thread_seconds() - begin) / static_cast<double>(calls);
 }
 
-/// Seconds of the thread's CPU time of appending one token to a cache of 8 heads of 128, float32, by so many calls.
-[[gnu::visibility("default")]] double qkv_bench_append_call(std::int64_t calls) {
-  qkv::KVCache cache({.num_kv_heads = 8, .head_dim = 128, .capacity = calls});
-  const std::vector<float> row(std::size_t{8} * 128, 0.5F);
-  const qkv::ConstTensorView token = qkv::view(row.data(), {1, 8, 1, 128});
+/// Seconds of the thread's CPU time of appending one token to a cache of 8 heads of 128, by so many calls: of float32 or
+/// bfloat16, with rotary positions or without, into memory that has not been written to or into a ring of 16 slots.
+[[gnu::visibility("default")]] double qkv_bench_append_token(std::int64_t calls, int bfloat16, int rope, int ring) {
+  constexpr std::int64_t kRing = 16;
+  const qkv::Dtype dtype = bfloat16 != 0 ? qkv::Dtype::kBFloat16 : qkv::Dtype::kFloat32;
+  qkv::KVCacheOptions options{.num_kv_heads = 8, .head_dim = 128, .k_dtype = dtype, .v_dtype = dtype};
+  options.capacity = ring != 0 ? kRing : calls;
+  if (ring != 0) options.window = kRing;
+  if (rope != 0) options.rope = qkv::Rope(options.head_dim);
+  qkv::KVCache cache(options);
+  const qkv::Tensor token({1, options.num_kv_heads, 1, options.head_dim}, dtype);
   const double begin = thread_seconds();
   for (std::int64_t i = 0; i < calls; ++i) cache.append(token, token);
   return (thread_seconds() - begin) / static_cast<double>(calls);

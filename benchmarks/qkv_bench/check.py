@@ -55,7 +55,12 @@ def _value_of(target: Target, results: Results) -> tuple[float, str]:
         times = results.tiny if target.measure == "tiny" else results.append
         if target.source not in times:
             raise UnmeasurableError(f"no times from {target.source}")
-        return statistics.median(times[target.source]), ""
+        seconds = statistics.median(times[target.source])
+        if not target.than:
+            return seconds, ""
+        if target.than not in times:
+            raise UnmeasurableError(f"no times from {target.than}")
+        return seconds / statistics.median(times[target.than]), ""
     if target.measure == "model":
         ratio = results.model_ratio(target.batch, target.tokens)
         if ratio is None:
@@ -178,7 +183,7 @@ def report(verdicts: list[Verdict], factor: float = 1.0) -> str:
 
 
 def _number(target: Target, value: float) -> str:
-    if target.measure in ("tiny", "append"):
+    if target.measure in ("tiny", "append") and not target.than:
         return f"{1e6 * value:.2f} us"
     if target.measure == "memory":
         return f"{value / 2**20:.2f} MiB"

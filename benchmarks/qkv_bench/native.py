@@ -68,14 +68,17 @@ def tiny_call(calls: int) -> float:
     return float(_library().qkv_bench_tiny_call(calls))
 
 
-def append_call(calls: int) -> float | None:
-    """Seconds of CPU time of appending one token to a cache from C++; None from a library that has no caches."""
+def append_call(calls: int, *, bfloat16: bool = False, rope: bool = False, ring: bool = False) -> float | None:
+    """Seconds of CPU time of appending one token to a cache from C++; None from a library that has no such caches.
+
+    A ring has 16 slots, which stay in the processor's caches.
+    """
     try:
-        function = _library().qkv_bench_append_call
+        function = _library().qkv_bench_append_token
     except AttributeError:
         return None
-    function.argtypes, function.restype = [ctypes.c_int64], ctypes.c_double
-    return float(function(calls))
+    function.argtypes, function.restype = [ctypes.c_int64, *[ctypes.c_int] * 3], ctypes.c_double
+    return float(function(calls, bfloat16, rope, ring))
 
 
 def target() -> str:

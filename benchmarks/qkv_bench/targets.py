@@ -16,9 +16,9 @@ A target is an object of
 and what its measure needs: `peer` of a ratio (their time / ours; "best" is the fastest of them, "qkv float32" is
 ourselves), `than` of time_ratio (time of the case / of that one), rate_ratio (operations or bytes a second) and
 share_gap (that one's share less the case's), `threads` of a speedup, `source` of a tiny call ("c++", "numpy", "torch":
-seconds) and of append, `batch` and `tokens` of the model ("sdpa" / "qkv"). Memory is in bytes. A share is that of the
-peak of float32, when decoding that of reading memory, and of rotations that of copying it; a dot_share that of dot
-products of bfloat16.
+seconds) and of append (a name of append.py; with `than` the value is the time over that of another), `batch` and
+`tokens` of the model ("sdpa" / "qkv"). Memory is in bytes. A share is that of the peak of float32, when decoding that
+of reading memory, and of rotations that of copying it; a dot_share that of dot products of bfloat16.
 """
 
 from __future__ import annotations

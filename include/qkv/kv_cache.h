@@ -10,6 +10,7 @@
 #include "qkv/dtype.h"
 #include "qkv/export.h"
 #include "qkv/kv_view.h"
+#include "qkv/position.h"
 #include "qkv/tensor.h"
 
 namespace qkv {
@@ -32,6 +33,9 @@ struct KVCacheOptions {
   std::optional<std::int64_t> window = {};
   /// The first keys of a sequence that are never dropped and that no window hides (StreamingLLM's attention sinks).
   std::int64_t num_sinks = 0;
+  /// Rotary positions: append turns key j of a sequence by position j, and attention a row of q by its own. Of head_dim
+  /// columns, with any scaling but the dynamic one, whose frequencies change with the length.
+  std::optional<Rope> rope = {};
 };
 
 /// Keys and values of a batch of sequences, each growing at its own pace: append, then attend.
@@ -40,9 +44,11 @@ struct KVCacheOptions {
 ///     cache.append(k, v);
 ///     qkv::attention(q, cache.view(), out, {.causal = true});
 ///
-/// The bits are those of attention over k and v of the same numbers, however they were appended. Memory:
+/// The bits are those of attention over k and v of the same numbers, however they were appended; with a rope those of
+/// attention over rope.apply(q) and rope.apply(k). Keys are turned before they are rounded to the cache's dtype: once. Memory:
 /// batch * num_kv_heads * capacity * (head_dim * size(k_dtype) + value_dim * size(v_dtype)) bytes, and 4 bytes more for
-/// each of k and v that is int8; all of it is taken when the cache is made.
+/// each of k and v that is int8; all of it is taken when the cache is made. With a rope, the first append takes room for
+/// 32 turns.
 /// Moves, does not copy. Several threads may read; append, truncate and grow need the cache alone.
 class QKV_API KVCache {
  public:
@@ -56,7 +62,7 @@ class QKV_API KVCache {
   /// value_dim], any real dtype and strides. `lengths`, one a sequence, says how many of the n are real; the default is
   /// all. Either everything is added or nothing.
   /// @throws ShapeError, DtypeError; ValueError where a sequence has no room: it says how full it is, and for memory of
-  /// the cache itself; std::bad_alloc.
+  /// the cache itself; std::bad_alloc. Positions that turn end at 2^53, others at 2^60.
   void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths = {});
 
   /// Drops the last keys of each sequence, down to these lengths. @throws ValueError for a length beyond the present one,
@@ -75,8 +81,8 @@ class QKV_API KVCache {
   /// What attention reads. Valid until the cache is changed, moved from or destroyed.
   KVView view() const;
 
-  /// Writes everything that a sequence holds to a safetensors file: k, v, their scales, lengths; the bits of what is
-  /// computed from it stay. The file appears whole or not at all.
+  /// Writes everything that a sequence holds to a safetensors file: k, v, their scales, lengths, the options of the
+  /// rope; the bits of what is computed from it stay. The file appears whole or not at all.
   /// @throws std::filesystem::filesystem_error
   void save(const std::filesystem::path& path) const;
   /// @throws std::filesystem::filesystem_error; ValueError for a file that save has not written.
@@ -99,6 +105,7 @@ struct PagedKVCacheOptions {
   std::optional<std::int64_t> value_dim = {};  ///< columns of v; default head_dim
   Dtype k_dtype = Dtype::kFloat32;             ///< as in KVCacheOptions
   Dtype v_dtype = Dtype::kFloat32;
+  std::optional<Rope> rope = {};  ///< as in KVCacheOptions
 };
 
 /// The same in pages: sequences take pages as they grow, give them back when they shrink, and share those of a common

@@ -6,6 +6,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/export.h"
+#include "qkv/position.h"
 #include "qkv/tensor.h"
 
 namespace qkv {
@@ -38,6 +39,9 @@ struct KVView {
   /// Makes a ring of the slots behind the sinks, key j >= num_sinks in slot num_sinks + (j - num_sinks) % (slots -
   /// num_sinks): int32 or int64, [batch], the lowest of those keys that has not been overwritten.
   std::optional<ConstTensorView> kept_from = {};
+  /// Turns row i of q by its position, query_offset + i, before it meets a key: the keys have been turned by theirs. With any
+  /// scaling but the dynamic one.
+  std::optional<Rope> rope = {};
 };
 
 /// attention over the keys of a cache: the same contract, the same bits as over k and v that hold the same numbers.
@@ -49,7 +53,8 @@ struct KVView {
 ///                 append first, then attend.
 /// @throws ShapeError, DtypeError, ValueError; where a row would see keys that a ring has overwritten, or logits of
 ///         dropped keys are asked for, an error says what is left
-/// Cost: as attention. Few rows read K and V once, in the order in which they lie; rows of a group of query heads share
+/// With a rope the bits are those of a call without it over rope.apply(q); positions of rows are from -2^53 to 2^53.
+/// Cost: as attention, and with a rope scratch of q's size. Few rows read K and V once, in the order in which they lie; rows of a group of query heads share
 /// that.
 QKV_API void attention(ConstTensorView q, const KVView& kv, TensorView out, const AttentionOptions& options = {},
                        const AttentionOutputs& outputs = {});

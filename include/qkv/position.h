@@ -115,6 +115,10 @@ class QKV_API Rope {
  public:
   /// @throws ValueError naming the option; std::bad_alloc
   explicit Rope(std::int64_t head_dim, const RopeOptions& options = {});
+  // Moves copy: one that was moved from still turns.
+  Rope(const Rope&) = default;
+  Rope& operator=(const Rope&) = default;
+  ~Rope() = default;
 
   /// @param x          [batch, heads, n, head_dim], missing leading axes are 1; float32, float64, float16 or bfloat16;
   ///                   any strides

@@ -67,6 +67,15 @@ void make(Bound<Cache>* self, const Options& options) {
   new (self) Bound<Cache>(std::move(*made));
 }
 
+std::optional<Rope> optional_rope(nb::handle object) {
+  if (object.is_none()) return std::nullopt;
+  const Rope* rope = nullptr;
+  if (nb::try_cast<const Rope*>(object, rope) && rope != nullptr) return *rope;
+  throw nb::type_error(
+      format_text("rope: expected a qkv.position.Rope, got {}", std::string_view(nb::type_name(object.type()).c_str()))
+          .c_str());
+}
+
 /// Sizes and dtypes that both kinds have.
 template <class Options>
 Options common_options(const nb::tuple& sizes, nb::handle value_dim, nb::handle k_dtype, nb::handle v_dtype) {
@@ -80,19 +89,22 @@ Options common_options(const nb::tuple& sizes, nb::handle value_dim, nb::handle 
   return options;
 }
 
-void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype, nb::handle window,
-                nb::handle num_sinks) {
+void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype,
+                const nb::tuple& ring, nb::handle rope) {
   auto options = common_options<KVCacheOptions>(sizes, sizes[4], k_dtype, v_dtype);
   options.capacity = to_int64(sizes[3], "capacity");
-  options.window = optional_int(window, "window");
-  options.num_sinks = to_int64(num_sinks, "num_sinks");
+  options.window = optional_int(ring[0], "window");
+  options.num_sinks = to_int64(ring[1], "num_sinks");
+  options.rope = optional_rope(rope);
   make(self, options);
 }
 
-void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype) {
+void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype,
+                nb::handle rope) {
   auto options = common_options<PagedKVCacheOptions>(sizes, sizes[5], k_dtype, v_dtype);
   options.num_pages = to_int64(sizes[3], "num_pages");
   options.page_size = to_int64(sizes[4], "page_size");
+  options.rope = optional_rope(rope);
   make(self, options);
 }
 
@@ -198,6 +210,12 @@ std::int64_t option(Bound<Cache>& self) {
   return locked_read(self, [](const Cache& cache) { return cache.options().*member; });
 }
 
+template <class Cache>
+nb::object rope_of(Bound<Cache>& self) {
+  const std::optional<Rope> rope = locked_read(self, [](const Cache& cache) { return cache.options().rope; });
+  return rope ? nb::cast(*rope) : nb::none();
+}
+
 nb::object optional_value(const std::optional<std::int64_t>& value) {
   return value ? nb::object(nb::int_(*value)) : nb::none();
 }
@@ -223,6 +241,7 @@ nb::class_<Bound<Cache>, BoundCache> bind_common(nb::module_& m, const char* nam
   type.def_prop_ro("nbytes", [](Bound<Cache>& self) {
     return locked_read(self, [](const Cache& cache) { return cache.nbytes(); });
   });
+  type.def_prop_ro("rope", &rope_of<Cache>, nb::sig("def rope(self) -> Rope | None"));
   type.def_prop_ro(
       "dtype",
       [](Bound<Cache>& self) {
@@ -244,9 +263,9 @@ const BoundCache* cache_of(nb::handle object) {
 void bind_kv_cache(nb::module_& m) {
   nb::class_<BoundCache>(m, "Cache");
   auto cache = bind_common<KVCache>(m, "KVCache");
-  cache.def("__init__", &make_cache, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, window: object, "
-                    "num_sinks: object, /) -> None"));
+  cache.def("__init__", &make_cache, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(),
+            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, "
+                    "ring: tuple[object, ...], rope: object, /) -> None"));
   cache.def_prop_ro("capacity", &option<KVCache, &KVCacheOptions::capacity>);
   cache.def_prop_ro("num_sinks", &option<KVCache, &KVCacheOptions::num_sinks>);
   cache.def_prop_ro(
@@ -256,8 +275,9 @@ void bind_kv_cache(nb::module_& m) {
       },
       nb::sig("def window(self) -> int | None"));
   auto paged = bind_common<PagedKVCache>(m, "PagedKVCache");
-  paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(),
-            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, /) -> None"));
+  paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
+            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, rope: object, /) "
+                    "-> None"));
   paged.def("share", &share, nb::arg().none(), nb::arg().none(), nb::arg().none(),
             nb::sig("def share(self, source: int, target: int, length: int | None, /) -> None"));
   paged.def_prop_ro("num_pages", &option<PagedKVCache, &PagedKVCacheOptions::num_pages>);

@@ -1,9 +1,12 @@
 #include "bindings/rope.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <iterator>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "base/text.h"
 #include "bindings/arguments.h"
@@ -129,6 +132,42 @@ nb::object apply(const Rope& self, nb::handle x_object, const nb::tuple& where, 
   return out->object();
 }
 
+/// As "rope_type" of a Hugging Face configuration.
+std::string scaling_name(const Rope& self) {
+  constexpr const char* kNames[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+  static_assert(std::variant_size_v<RopeScaling> == std::size(kNames));
+  return kNames[self.options().scaling.index()];
+}
+
+/// Writes what ScalingReader reads.
+struct ScalingWriter {
+  nb::dict parameters;
+
+  void operator()(const std::monostate&) {}
+  void operator()(const LinearScaling& linear) { parameters["factor"] = linear.factor; }
+  void operator()(const DynamicScaling& dynamic) { parameters["factor"] = dynamic.factor; }
+  void operator()(const YarnScaling& yarn) {
+    parameters["factor"] = yarn.factor;
+    parameters["original_max_position_embeddings"] = yarn.original_max_position;
+    parameters["attention_factor"] = *yarn.attention_factor;  // filled in when the rope was made
+    parameters["beta_fast"] = yarn.beta_fast;
+    parameters["beta_slow"] = yarn.beta_slow;
+    parameters["truncate"] = yarn.truncate;
+  }
+  void operator()(const Llama3Scaling& llama) {
+    parameters["factor"] = llama.factor;
+    parameters["low_freq_factor"] = llama.low_freq_factor;
+    parameters["high_freq_factor"] = llama.high_freq_factor;
+    parameters["original_max_position_embeddings"] = llama.original_max_position;
+  }
+};
+
+nb::dict scaling_parameters(const Rope& self) {
+  ScalingWriter writer;
+  std::visit(writer, self.options().scaling);
+  return writer.parameters;
+}
+
 nb::list frequencies(const Rope& self, nb::handle seq_len) {
   nb::list list;
   for (const double frequency : self.frequencies(optional_int(seq_len, "seq_len"))) list.append(frequency);
@@ -163,6 +202,7 @@ void bind_rope(nb::module_& m) {
   type.def("__init__", &make_rope, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
            nb::sig("def __init__(self, sizes: tuple[object, ...], base: float, layout: object, scaling: str, "
                    "parameters: dict[str, object], /) -> None"));
+  type.def(nb::init<const Rope&>(), nb::sig("def __init__(self, same: Rope, /) -> None"));
   type.def("apply", &apply, nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none(),
            nb::sig("def apply(self, x: object, where: tuple[object, ...], how: tuple[object, ...], seq_len: object, "
                    "out: object, /) -> typing.Any"));
@@ -172,6 +212,9 @@ void bind_rope(nb::module_& m) {
   type.def_prop_ro("head_dim", &Rope::head_dim);
   type.def_prop_ro("rotary_dim", [](const Rope& self) { return *self.options().rotary_dim; });
   type.def_prop_ro("base", [](const Rope& self) { return self.options().base; });
+  type.def_prop_ro("scaling", &scaling_name, nb::sig("def scaling(self) -> str"));
+  type.def_prop_ro("_parameters", &scaling_parameters, nb::sig("def _parameters(self) -> dict[str, float]"));
+  type.def_prop_ro("max_position", [](const Rope& self) { return self.options().max_position; });
   type.def_prop_ro("layout", [](const Rope& self) {
     return std::string(self.options().layout == RopeLayout::kHalf ? "half" : "interleaved");
   });

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeAlias
 
 from qkv import _core
 from qkv._dtypes import dtype_name
+from qkv._rope import Rope
 from qkv._types import SupportsDLPack
 
 __all__ = ["KVCache", "PagedKVCache"]
@@ -22,6 +23,10 @@ def _dtype_names(dtype: Any) -> tuple[str, str]:
             raise ValueError(f"dtype: expected one, or one for keys and one for values, got {len(dtype)}")
         return dtype_name(dtype[0]), dtype_name(dtype[1])
     return dtype_name(dtype), dtype_name(dtype)
+
+
+def _shared(rope: _core.Rope | None) -> Rope | None:
+    return None if rope is None else Rope._sharing(rope)
 
 
 class KVCache(_core.KVCache):
@@ -55,6 +60,9 @@ class KVCache(_core.KVCache):
         at least ``num_sinks + window``; m slots more let m + 1 keys be appended between two calls of attention.
     num_sinks : int, default 0
         The first keys of a sequence that are never dropped and that no window hides (StreamingLLM's attention sinks).
+    rope : qkv.position.Rope, optional
+        Rotary positions: `append` turns key j of a sequence by position j, once for all, and attention a row of q by
+        its own. Neither is turned by the caller. Its head_dim is that of the cache; "dynamic" scaling is refused.
 
     Raises
     ------
@@ -93,9 +101,15 @@ class KVCache(_core.KVCache):
         dtype: Any = "float32",
         window: int | None = None,
         num_sinks: int = 0,
+        rope: Rope | None = None,
     ) -> None:
         sizes = (batch, num_kv_heads, head_dim, capacity, value_dim)
-        super().__init__(sizes, *_dtype_names(dtype), window, num_sinks)
+        super().__init__(sizes, *_dtype_names(dtype), (window, num_sinks), rope)
+
+    @property
+    def rope(self) -> Rope | None:
+        """What turns keys and queries."""
+        return _shared(super().rope)
 
     def append(self, k: SupportsDLPack, v: SupportsDLPack, lengths: _Lengths | None = None) -> None:
         """Adds keys and values to the end of every sequence: everything, or nothing.
@@ -144,9 +158,10 @@ class KVCache(_core.KVCache):
     def __repr__(self) -> str:
         ring = "" if self.window is None else f", window={self.window}"
         sinks = f", num_sinks={self.num_sinks}" if self.num_sinks else ""
+        rope = "" if self.rope is None else f", rope={self.rope}"
         return (
             f"KVCache(batch={self.batch}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, "
-            f"capacity={self.capacity}, value_dim={self.value_dim}, dtype={self.dtype}{ring}{sinks}; "
+            f"capacity={self.capacity}, value_dim={self.value_dim}, dtype={self.dtype}{ring}{sinks}{rope}; "
             f"lengths {list(self.lengths)}, {self.nbytes} bytes)"
         )
 
@@ -159,7 +174,7 @@ class PagedKVCache(_core.PagedKVCache):
 
     Parameters
     ----------
-    batch, num_kv_heads, head_dim, value_dim, dtype
+    batch, num_kv_heads, head_dim, value_dim, dtype, rope
         As in `KVCache`.
     num_pages : int
         Pages that all sequences share.
@@ -189,9 +204,15 @@ class PagedKVCache(_core.PagedKVCache):
         page_size: int = 64,
         value_dim: int | None = None,
         dtype: Any = "float32",
+        rope: Rope | None = None,
     ) -> None:
         sizes = (batch, num_kv_heads, head_dim, num_pages, page_size, value_dim)
-        super().__init__(sizes, *_dtype_names(dtype))
+        super().__init__(sizes, *_dtype_names(dtype), rope)
+
+    @property
+    def rope(self) -> Rope | None:
+        """What turns keys and queries."""
+        return _shared(super().rope)
 
     def append(self, k: SupportsDLPack, v: SupportsDLPack, lengths: _Lengths | None = None) -> None:
         """As `KVCache.append`; where pages run out, the text says how many are needed, free and there."""
@@ -227,8 +248,9 @@ class PagedKVCache(_core.PagedKVCache):
         return cache
 
     def __repr__(self) -> str:
+        rope = "" if self.rope is None else f", rope={self.rope}"
         return (
             f"PagedKVCache(batch={self.batch}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, "
-            f"num_pages={self.num_pages}, page_size={self.page_size}, value_dim={self.value_dim}, dtype={self.dtype}; "
-            f"lengths {list(self.lengths)}, {self.num_free_pages} pages free, {self.nbytes} bytes)"
+            f"num_pages={self.num_pages}, page_size={self.page_size}, value_dim={self.value_dim}, dtype={self.dtype}"
+            f"{rope}; lengths {list(self.lengths)}, {self.num_free_pages} pages free, {self.nbytes} bytes)"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -191,18 +191,24 @@ class Rope(_core.Rope):
         name, parameters = _scaling(scaling, max_position)
         sizes = (head_dim, _rotary_dim(rotary_dim, head_dim, parameters), max_position)
         super().__init__(sizes, _base(base, parameters), layout, name, parameters)
-        self._scaling = name
-        self._options: dict[str, Any] = {
-            "base": base,
-            "rotary_dim": rotary_dim,
-            "layout": layout,
-            "scaling": None if scaling is None else dict(scaling),
-            "max_position": max_position,
-        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, with tables of their own."""
-        return _made, (type(self), self.head_dim, self._options)
+        options = {
+            "base": self.base,
+            "rotary_dim": self.rotary_dim,
+            "layout": self.layout,
+            "scaling": {"rope_type": self.scaling, **self._parameters},
+            "max_position": self.max_position,
+        }
+        return _made, (type(self), self.head_dim, options)
+
+    @classmethod
+    def _sharing(cls, rope: _core.Rope) -> Self:
+        """The same, by the same tables."""
+        shared = cls.__new__(cls)
+        _core.Rope.__init__(shared, rope)
+        return shared
 
     @overload  # type: ignore[override]
     def apply(
@@ -273,5 +279,5 @@ class Rope(_core.Rope):
     def __repr__(self) -> str:
         return (
             f"Rope(head_dim={self.head_dim}, base={self.base}, rotary_dim={self.rotary_dim}, layout={self.layout!r}, "
-            f"scaling={self._scaling!r})"
+            f"scaling={self.scaling!r})"
         )

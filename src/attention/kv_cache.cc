@@ -32,7 +32,9 @@ KVCache::State::State(const KVCacheOptions& given) : options(given) {
                         options.num_sinks, *options.window, options.capacity);
     }
   }
+  if (options.rope) attention_detail::check_cached_rope(kFunction, "rope", *options.rope, options.head_dim);
   pair = KVPair(shape());
+  pair.rope = options.rope;
   lengths.assign(static_cast<std::size_t>(options.batch), 0);
   kept_from.assign(lengths.size(), options.num_sinks);
 }
@@ -40,6 +42,11 @@ KVCache::State::State(const KVCacheOptions& given) : options(given) {
 KVShape KVCache::State::shape() const {
   return {options.batch,      options.num_kv_heads, options.capacity, options.head_dim,
           *options.value_dim, options.k_dtype,      options.v_dtype};
+}
+
+std::int64_t KVCache::State::most_keys() const noexcept {
+  if (!options.window) return options.capacity;
+  return options.rope ? attention_detail::kFarthestPosition : kernels::ForwardProblem::kMostPosition;
 }
 
 std::int64_t KVCache::State::lowest_kept(std::size_t sequence, std::int64_t length) const {
@@ -64,7 +71,7 @@ void KVCache::State::append(KVAddition& added) {
       // Of more tokens than the ring has room for, those that would be overwritten at once are left out.
       if (options.window && key >= options.num_sinks) key = std::max(key, end - ring());
       const KVSlots slots = slots_of(b, key, end);
-      added.write(static_cast<std::int64_t>(b), key - begin, slots, pair);
+      added.write(static_cast<std::int64_t>(b), key - begin, key, slots, pair);
       key += slots.count;
     }
     kept_from[b] = lowest_kept(b, end);
@@ -89,8 +96,7 @@ void KVCache::append(ConstTensorView k, ConstTensorView v, std::span<const std::
   const KVCacheOptions& options = state.options;
   KVAddition added(kFunction, k, v, lengths, state.pair, options.batch);
   for (std::size_t b = 0; b < added.counts.size(); ++b) {
-    // A ring is never full, but positions end somewhere.
-    const std::int64_t most = options.window ? kernels::ForwardProblem::kMostPosition : options.capacity;
+    const std::int64_t most = state.most_keys();
     const std::int64_t free = most - state.lengths[b];
     if (added.counts[b] <= free) continue;
     raise<ValueError>(
@@ -153,6 +159,7 @@ KVView KVCache::view() const {
   kv.num_sinks = state.options.num_sinks;
   kv.window = state.options.window;
   if (state.options.window) kv.kept_from = qkv::view(state.kept_from.data(), batch);
+  kv.rope = state.options.rope;
   return kv;
 }
 

@@ -15,6 +15,8 @@ struct KVCache::State {
   explicit State(const KVCacheOptions& given);
 
   attention_detail::KVShape shape() const;
+  /// Keys that a sequence can have: a ring is never full, but positions end somewhere.
+  std::int64_t most_keys() const noexcept;
   /// Slots that take turns: all behind the sinks.
   std::int64_t ring() const noexcept { return options.capacity - options.num_sinks; }
   /// What a ring holds of a sequence that grows to a length.

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "attention/kv_cache_state.h"
+#include "attention/rope_metadata.h"
 #include "base/raise.h"
 #include "base/safetensors.h"
-#include "kernels/forward_problem.h"
 #include "qkv/kv_cache.h"
 
 // The files of caches: safetensors "k", "v", their scales, "lengths", and what each kind adds; sizes that no tensor shows
-// are in the metadata.
+// and the options of a rope are in the metadata.
 
 namespace qkv {
 
@@ -25,7 +25,7 @@ using attention_detail::KVSlots;
 namespace {
 
 using Integers = std::vector<std::int64_t>;
-using Metadata = std::map<std::string, std::string>;
+using attention_detail::Metadata;
 
 constexpr std::string_view kFormat = "format";
 constexpr std::string_view kSlotsFormat = "qkv.KVCache 1";
@@ -105,6 +105,10 @@ class KVFile {
     }
   }
 
+  std::optional<Rope> rope(std::int64_t head_dim) const {
+    return checked([&] { return attention_detail::rope_in(file_.metadata(), head_dim); });
+  }
+
   template <class... Args>
   [[noreturn]] void refuse(TextFor<Args...> text, const Args&... args) const {
     raise<ValueError>("{}: {}", name_, format_text<Args...>(text, args...));
@@ -133,6 +137,7 @@ KVCacheOptions options_in(const KVFile& file, const Extents& k, const Extents& v
   options.v_dtype = file.dtype("v");
   options.num_sinks = file.number("num_sinks");
   if (file.has("window")) options.window = file.number("window");
+  options.rope = file.rope(options.head_dim);
   if (k[2] > options.capacity) file.refuse("tensor 'k': {} slots do not fit a capacity of {}", k[2], options.capacity);
   return options;
 }
@@ -147,6 +152,7 @@ PagedKVCacheOptions page_options_in(const KVFile& file, const Extents& k, const 
   options.value_dim = v[3];
   options.k_dtype = file.dtype("k");
   options.v_dtype = file.dtype("v");
+  options.rope = file.rope(options.head_dim);
   if (k[0] > options.num_pages) file.refuse("tensor 'k': {} pages do not fit into {}", k[0], options.num_pages);
   return options;
 }
@@ -186,6 +192,7 @@ void KVCache::save(const std::filesystem::path& path) const {
     metadata["window"] = std::to_string(*options.window);
     tensors.push_back({"kept_from", qkv::view(state.kept_from.data(), {options.batch})});
   }
+  if (options.rope) attention_detail::add_rope(*options.rope, metadata);
   write_safetensors(path, metadata, tensors);
 }
 
@@ -197,7 +204,7 @@ KVCache KVCache::load(const std::filesystem::path& path) {
   auto state = file.checked([&] { return std::make_unique<State>(options); });
 
   const auto batch = static_cast<std::size_t>(options.batch);
-  const std::int64_t longest = options.window ? kernels::ForwardProblem::kMostPosition : k[2];
+  const std::int64_t longest = options.window ? state->most_keys() : k[2];
   state->lengths = file.per_sequence("lengths", Integers(batch, 0), Integers(batch, longest));
   const Integers filled = filled_slots(state->lengths, options.capacity);
   if (batch > 0 && largest(filled) != k[2]) file.refuse("tensor 'k': {} slots are not those of the lengths", k[2]);
@@ -243,9 +250,10 @@ void PagedKVCache::save(const std::filesystem::path& path) const {
   add_rows("v", pages.v.numbers(), pages.v.scales(), options.page_size, tensors);
   tensors.push_back({"lengths", qkv::view(state.lengths.data(), {options.batch})});
   tensors.push_back({"page_table", table.view()});
-  write_safetensors(
-      path, {{std::string(kFormat), std::string(kPagesFormat)}, {"num_pages", std::to_string(options.num_pages)}},
-      tensors);
+  Metadata metadata{{std::string(kFormat), std::string(kPagesFormat)},
+                    {"num_pages", std::to_string(options.num_pages)}};
+  if (options.rope) attention_detail::add_rope(*options.rope, metadata);
+  write_safetensors(path, metadata, tensors);
 }
 
 PagedKVCache PagedKVCache::load(const std::filesystem::path& path) {

@@ -73,8 +73,13 @@ KVPair::KVPair(const KVShape& shape)
     : k({shape.entries, shape.num_kv_heads, shape.slots, shape.head_dim}, shape.k_dtype),
       v({shape.entries, shape.num_kv_heads, shape.slots, shape.value_dim}, shape.v_dtype) {}
 
+void KVPair::prepare(const ConstTensorView& keys) {
+  if (!rope || (turning && turning->is_for(keys))) return;
+  turning = std::make_unique<KVTurning>(*rope, keys, k.numbers().dtype());
+}
+
 KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k, const ConstTensorView& given_v,
-                       std::span<const std::int64_t> given_lengths, const KVPair& pair, std::int64_t batch)
+                       std::span<const std::int64_t> given_lengths, KVPair& pair, std::int64_t batch)
     : counts(given_lengths.begin(), given_lengths.end()) {
   Arguments arguments(function);
   k = read_rows("k", given_k, pair, batch, arguments);
@@ -87,7 +92,8 @@ KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k
   if (tokens > kernels::ForwardProblem::kMostPosition) {
     arguments.refuse<ShapeError>("k", "more than 2^60 tokens in {}", given_k.shape());
   }
-  round_k_ = KVRounding(k, pair.k.numbers().dtype());
+  pair.prepare(k);
+  if (!pair.rope) round_k_ = KVRounding(k, pair.k.numbers().dtype());
   round_v_ = KVRounding(v, pair.v.numbers().dtype());
   if (given_lengths.empty()) {
     counts.assign(static_cast<std::size_t>(batch), tokens);
@@ -101,7 +107,8 @@ KVAddition::KVAddition(std::string_view function, const ConstTensorView& given_k
   }
 }
 
-void KVAddition::write(std::int64_t sequence, std::int64_t first, const KVSlots& to, KVPair& pair) {
+void KVAddition::write(std::int64_t sequence, std::int64_t first, std::int64_t position, const KVSlots& to,
+                       KVPair& pair) {
   const auto of_sequence = [sequence](const ConstTensorView& view) {
     const Extents shape{view.extent(1), view.extent(2), view.extent(3)};
     if (has_no_elements(view.shape())) return ConstTensorView(view.data(), view.dtype(), shape, {0, 0, 0});
@@ -109,7 +116,11 @@ void KVAddition::write(std::int64_t sequence, std::int64_t first, const KVSlots&
     return ConstTensorView(static_cast<const char*>(view.data()) + bytes, view.dtype(), shape,
                            {view.stride(1), view.stride(2), view.stride(3)});
   };
-  pair.k.write(to, of_sequence(k), first, round_k_);
+  if (pair.turning) {
+    pair.turning->write(of_sequence(k), first, position, to, pair.k);
+  } else {
+    pair.k.write(to, of_sequence(k), first, round_k_);
+  }
   pair.v.write(to, of_sequence(v), first, round_v_);
 }
 

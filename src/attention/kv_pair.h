@@ -2,12 +2,14 @@
 #define QKV_SRC_ATTENTION_KV_PAIR_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "attention/kv_rows.h"
+#include "attention/kv_turns.h"
 #include "qkv/tensor.h"
 
 namespace qkv::attention_detail {
@@ -30,9 +32,14 @@ struct KVShape {
 struct KVPair {
   KVRows k;
   KVRows v;
+  std::optional<Rope> rope;            ///< of the keys, by their positions
+  std::unique_ptr<KVTurning> turning;  ///< made for the keys that came last
 
   KVPair() = default;
   explicit KVPair(const KVShape& shape);
+
+  /// Takes what turning such keys needs, unless that is there.
+  void prepare(const ConstTensorView& keys);
 
   void copy(const KVSlots& to, const KVPair& other, const KVSlots& from) {
     k.copy(to, other.k, from);
@@ -49,10 +56,10 @@ struct KVAddition {
 
   /// @param pair  where it will go: k and v have the heads and columns of it, and share no memory with it
   KVAddition(std::string_view function, const ConstTensorView& given_k, const ConstTensorView& given_v,
-             std::span<const std::int64_t> given_lengths, const KVPair& pair, std::int64_t batch);
+             std::span<const std::int64_t> given_lengths, KVPair& pair, std::int64_t batch);
 
-  /// Rounds tokens [first, first + to.count) of a sequence into slots. Does not throw.
-  void write(std::int64_t sequence, std::int64_t first, const KVSlots& to, KVPair& pair);
+  /// Rounds tokens [first, first + to.count) of a sequence into slots; the first of them is at `position`. Does not throw.
+  void write(std::int64_t sequence, std::int64_t first, std::int64_t position, const KVSlots& to, KVPair& pair);
 
  private:
   KVRounding round_k_;

@@ -43,16 +43,28 @@ float KVRounding::operator()(const void* from, void* to) noexcept {
     return 0;
   }
   if (through_doubles_) {
-    read_row(from, from_, stride_, doubles_);
-    const auto item = static_cast<std::int64_t>(size_of(to_));
-    for (std::int64_t i = 0; i < columns_; ++i) {
-      put_number(doubles_[static_cast<std::size_t>(i)], static_cast<char*>(to) + i * item, to_);
-    }
+    const bool in_place = from_ == Dtype::kFloat64 && stride_ == 1;
+    if (!in_place) read_row(from, from_, stride_, doubles_);
+    narrow_doubles(in_place ? static_cast<const double*>(from) : doubles_.data(), to);
     return 0;
   }
   if (floats_.empty()) return narrowed(static_cast<const float*>(from), to);
   read_row(from, from_, stride_, floats_);
   return narrowed(floats_.data(), to);
+}
+
+void KVRounding::narrow_doubles(const double* from, void* to) const {
+  switch (to_) {
+    case Dtype::kBFloat16:
+      return kernels::narrow(from, columns_, static_cast<BFloat16*>(to));
+    case Dtype::kFloat16:
+      return kernels::narrow(from, columns_, static_cast<Float16*>(to));
+    case Dtype::kFloat64:
+      std::copy_n(from, columns_, static_cast<double*>(to));
+      return;
+    default:
+      std::transform(from, from + columns_, static_cast<float*>(to), [](double x) { return static_cast<float>(x); });
+  }
 }
 
 float KVRounding::narrowed(const float* from, void* to) const {
@@ -109,6 +121,11 @@ void KVRows::copy(const KVSlots& to, const KVRows& other, const KVSlots& from) {
     if (numbers_.dtype() != Dtype::kInt8) continue;
     std::copy_n(other.scales_.as<float>() + source, to.count, scales_.as<float>() + target);
   }
+}
+
+KVRows::Place KVRows::place_of(const KVSlots& slots) noexcept {
+  const Extents& shape = numbers_.shape();
+  return {numbers_.as<char>() + row(slots.entry, 0, slots.slot) * row_bytes(), shape[2] * shape[3]};
 }
 
 std::optional<ConstTensorView> KVRows::scales() const {

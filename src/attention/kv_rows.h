@@ -29,6 +29,7 @@ class KVRounding {
   float operator()(const void* from, void* to) noexcept;
 
  private:
+  void narrow_doubles(const double* from, void* to) const;
   float narrowed(const float* from, void* to) const;
 
   std::int64_t columns_ = 0;
@@ -53,6 +54,12 @@ class KVRows {
   void write(const KVSlots& to, const ConstTensorView& rows, std::int64_t first, KVRounding& round) noexcept;
   /// Copies slots from the other, which has the same heads, columns and dtype; `to` has as many.
   void copy(const KVSlots& to, const KVRows& other, const KVSlots& from);
+  /// Where numbers of the first head of slots lie, and how many elements it is from head to head.
+  struct Place {
+    char* numbers = nullptr;
+    std::int64_t head_stride = 0;
+  };
+  Place place_of(const KVSlots& slots) noexcept;
   ConstTensorView numbers() const { return numbers_.view(); }
   std::optional<ConstTensorView> scales() const;
   std::int64_t nbytes() const noexcept;

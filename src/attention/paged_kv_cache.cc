@@ -41,7 +41,9 @@ PagedKVCache::State::State(const PagedKVCacheOptions& given) : options(given) {
   expect("num_pages", 0, options.num_pages);
   expect("page_size", 1, options.page_size);
   shape().check(kFunction);
+  if (options.rope) attention_detail::check_cached_rope(kFunction, "rope", *options.rope, options.head_dim);
   pair = KVPair(shape());
+  pair.rope = options.rope;
   lengths.assign(static_cast<std::size_t>(options.batch), 0);
   users.assign(static_cast<std::size_t>(options.num_pages), 0);
   free.resize(users.size());
@@ -107,7 +109,8 @@ void PagedKVCache::State::append(KVAddition& added) {
     for (std::int64_t key = begin; key < end;) {
       const std::int64_t slot = key % options.page_size;
       const std::int64_t count = std::min(options.page_size - slot, end - key);
-      added.write(static_cast<std::int64_t>(b), key - begin, {page(b, key / options.page_size), slot, count}, pair);
+      const KVSlots slots{page(b, key / options.page_size), slot, count};
+      added.write(static_cast<std::int64_t>(b), key - begin, key, slots, pair);
       key += count;
     }
     lengths[b] = end;
@@ -210,6 +213,7 @@ KVView PagedKVCache::view() const {
   kv.v_scales = state.pair.v.scales();
   kv.lengths = qkv::view(state.lengths.data(), {state.options.batch});
   kv.page_table = qkv::view(state.table.data(), {state.options.batch, state.table_width});
+  kv.rope = state.options.rope;
   return kv;
 }
 

@@ -47,7 +47,8 @@ RopeRows::RopeRows(const Rope& rope, RopePass pass, Dtypes dtypes, std::shared_p
     : angles_(std::move(angles)), turner_(*angles_), to_(dtypes.to) {
   const Rope::State& state = *rope.state_;
   const bool sixteen_bits = size_of(dtypes.from) == 2;
-  direct_ = dtypes.to == dtypes.from || (sixteen_bits && dtypes.to == Dtype::kFloat32);
+  const Dtype turned = sixteen_bits ? Dtype::kFloat32 : Dtype::kFloat64;
+  direct_ = dtypes.to == dtypes.from || dtypes.to == turned;
   rotation_.layout = {
       .dtype = dtypes.from, .interleaved = state.options.layout == RopeLayout::kInterleaved, .pairs = angles_->count()};
   rotation_.to_dtype = direct_ ? dtypes.to : sixteen_bits ? Dtype::kFloat32 : dtypes.from;
@@ -56,6 +57,14 @@ RopeRows::RopeRows(const Rope& rope, RopePass pass, Dtypes dtypes, std::shared_p
   cosine_factor_ = pass == RopePass::kInverse ? 1 / factor : factor;
   sine_factor_ = pass == RopePass::kForward ? factor : -cosine_factor_;
   turns_ = allocate_aligned(static_cast<std::size_t>(num_turns * rotation_.layout.turn_bytes()));
+}
+
+RopeRows::RopeRows(const Rope& rope, Dtypes dtypes, std::int64_t num_turns)
+    : RopeRows(rope, RopePass::kForward, dtypes, rope.state_->angles, num_turns) {}
+
+void RopeRows::reserve() {
+  row_.resize(static_cast<std::size_t>(rotation_.columns));
+  turned_.resize(row_.size());
 }
 
 void RopeRows::set_turn(std::int64_t index, std::int64_t position) {
@@ -83,8 +92,7 @@ kernels::Rotation RopeRows::rotation_of(const RopeStrip& strip) const {
 
 void RopeRows::rotate(const RopeStrip& strip) {
   if (direct_ && strip.from_column == 1 && strip.to_column == 1) return kernels::rotate(rotation_of(strip));
-  row_.resize(static_cast<std::size_t>(rotation_.columns));
-  turned_.resize(row_.size());
+  reserve();
   for (std::int64_t row = 0; row < strip.count; ++row) rotate_row(strip, row);
 }
 

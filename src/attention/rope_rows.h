@@ -46,7 +46,8 @@ struct RopeStrip {
 
 /// Turns rows of one dtype into rows of another, for one thread: first turns are set, then any rows turned by them, those
 /// of all heads say. What a cache needs on the way in (any dtype to float32, which it then rounds) and on the way out.
-/// The result is that of turning into `from`, or into float32 from 16 bits, and then rounding once more to `to`.
+/// The result is that of turning into `from`, or into float32 from 16 bits, and then rounding once more to `to`. float64
+/// from float32, and float32 from 16 bits, is what pairs are turned in: not rounded at all.
 class RopeRows {
  public:
   struct Dtypes {
@@ -57,7 +58,11 @@ class RopeRows {
   /// @param angles  of Rope::State::angles_for
   RopeRows(const Rope& rope, RopePass pass, Dtypes dtypes, std::shared_ptr<const RopeAngles> angles,
            std::int64_t num_turns = 1);
+  /// Forward, by the angles of sequences as long as those of the training.
+  RopeRows(const Rope& rope, Dtypes dtypes, std::int64_t num_turns);
 
+  /// Takes the memory that rows with strides need, which rotate takes otherwise: then that does not throw.
+  void reserve();
   /// Turn `index` is that of a row at this position.
   void set_turn(std::int64_t index, std::int64_t position);
   void rotate(const RopeStrip& strip);

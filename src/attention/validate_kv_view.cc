@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/kv_turns.h"
 #include "attention/validate.h"
 #include "attention/validate_parts.h"
 #include "kernels/visibility.h"
@@ -139,6 +140,21 @@ void check_kept(const Integers& kept_from, const ForwardProblem& problem, const 
   }
 }
 
+/// Every row is where a rope can turn it.
+void check_positions(const ForwardProblem& problem, const Arguments& arguments) {
+  if (problem.q_len == 0) return;
+  for (std::int64_t b = 0; b < problem.batch; ++b) {
+    const std::int64_t first = problem.query_offset[static_cast<std::size_t>(b)];
+    const std::int64_t last = first + problem.q_len - 1;
+    if (first >= -kFarthestPosition && last <= kFarthestPosition) continue;
+    arguments.refuse<ValueError>(
+        "query_offset",
+        "the {} rows of batch {} are at positions {} to {}, but kv.rope turns those from -2^53 "
+        "to 2^53 alone",
+        problem.q_len, b, first, last);
+  }
+}
+
 AttentionOptions with_rules(const AttentionOptions& given, const KVView& kv, const Integers& lengths,
                             const Arguments& arguments) {
   if (given.kv_lens) arguments.refuse<ValueError>("kv_lens", "a cache takes none: it knows the lengths");
@@ -161,6 +177,7 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
   resolve_operands(q, kv.k, kv.v, out, form, arguments, problem);
   problem.k_scales = resolve_scales("kv.k_scales", kv.k_scales, kv.k, form, arguments);
   problem.v_scales = resolve_scales("kv.v_scales", kv.v_scales, kv.v, form, arguments);
+  if (kv.rope) check_cached_rope("qkv::attention", "kv.rope", *kv.rope, problem.head_dim);
   const Integers lengths = read_lengths(kv, problem, arguments);
   const AttentionOptions all_options = with_rules(options, kv, lengths, arguments);
   const std::int64_t slots = problem.kv_len;
@@ -174,6 +191,7 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
     kept_from = read_kept_from(kv, lengths, slots, problem, arguments);
   }
   resolve_options(all_options, arguments, problem);
+  if (kv.rope) check_positions(problem, arguments);
   resolve_outputs(outputs, form.row, arguments, problem);
   check_logits(lengths, problem, arguments);
   if (kv.kept_from) check_kept(kept_from, problem, arguments);

@@ -13,6 +13,7 @@
 // After foreach_target.h, which sets the target of each pass.
 #include "hwy/highway.h"
 #include "kernels/magnitude-inl.h"
+#include "kernels/rotate-inl.h"
 #include "kernels/storage-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,8 +37,51 @@ HWY_INLINE void narrow_all(const float* from, std::int64_t count, T* to) {
   std::copy_n(lanes, count - i, to + i);
 }
 
+/// 13 bits of each number, the last of them 1 where anything behind it is: a float32 that rounds to 16 bits as the number
+/// itself does, which its nearest float32 would not where that is a tie of two numbers of 16 bits.
+HWY_INLINE VD rounded_to_odd(VD x) {
+  constexpr int kDropped = 40;
+  const hn::RebindToUnsigned<F64> bits_of;
+  const auto bits = hn::BitCast(bits_of, x);
+  const auto tail = hn::And(bits, hn::Set(bits_of, (std::uint64_t{1} << kDropped) - 1));
+  const auto last = hn::Set(bits_of, std::uint64_t{1} << kDropped);
+  const auto odd = hn::IfThenZeroElse(hn::Eq(tail, hn::Zero(bits_of)), last);
+  return hn::BitCast(kF64, hn::Or(hn::Xor(bits, tail), odd));
+}
+
+/// As many numbers as a vector of floats has.
+#if HWY_TARGET == HWY_SCALAR
+template <class T>
+HWY_INLINE void narrow_doubles(const double* from, T* to) {
+  float number;
+  store_turned(rounded_to_odd(hn::LoadU(kF64, from)), &number);
+  store(load(&number), to);
+}
+#else
+template <class T>
+HWY_INLINE void narrow_doubles(const double* from, T* to) {
+  const auto half = [from](std::int64_t i)
+                        HWY_ATTR { return hn::DemoteTo(kNarrowF32, rounded_to_odd(hn::LoadU(kF64, from + i))); };
+  store(hn::Combine(kF32, half(kLanes / 2), half(0)), to);
+}
+#endif
+
+template <class T>
+HWY_INLINE void narrow_all(const double* from, std::int64_t count, T* to) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) narrow_doubles(from + i, to + i);
+  if (i == count) return;
+  double some[kLanes] = {};
+  T lanes[kLanes];
+  std::copy_n(from + i, count - i, some);
+  narrow_doubles(some, lanes);
+  std::copy_n(lanes, count - i, to + i);
+}
+
 void narrow_bfloat16(const float* from, std::int64_t count, BFloat16* to) { narrow_all(from, count, to); }
 void narrow_float16(const float* from, std::int64_t count, Float16* to) { narrow_all(from, count, to); }
+void narrow_bfloat16_f64(const double* from, std::int64_t count, BFloat16* to) { narrow_all(from, count, to); }
+void narrow_float16_f64(const double* from, std::int64_t count, Float16* to) { narrow_all(from, count, to); }
 
 std::uint32_t largest_magnitude(const float* from, std::int64_t count) {
   VI largest = hn::Zero(kI32);
@@ -68,6 +112,8 @@ namespace qkv::kernels {
 
 HWY_EXPORT(narrow_bfloat16);
 HWY_EXPORT(narrow_float16);
+HWY_EXPORT(narrow_bfloat16_f64);
+HWY_EXPORT(narrow_float16_f64);
 HWY_EXPORT(largest_magnitude);
 HWY_EXPORT(multiply_to_whole);
 
@@ -104,6 +150,14 @@ void narrow(const float* from, std::int64_t count, BFloat16* to) {
 
 void narrow(const float* from, std::int64_t count, Float16* to) {
   HWY_DYNAMIC_DISPATCH(narrow_float16)(from, count, to);
+}
+
+void narrow(const double* from, std::int64_t count, BFloat16* to) {
+  HWY_DYNAMIC_DISPATCH(narrow_bfloat16_f64)(from, count, to);
+}
+
+void narrow(const double* from, std::int64_t count, Float16* to) {
+  HWY_DYNAMIC_DISPATCH(narrow_float16_f64)(from, count, to);
 }
 
 float narrow(const float* from, std::int64_t count, std::int8_t* to) {

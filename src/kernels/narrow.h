@@ -10,6 +10,8 @@ namespace qkv::kernels {
 /// Numbers on their way into a cache: rounded once, to nearest with ties to even. The same bits on every target.
 void narrow(const float* from, std::int64_t count, BFloat16* to);
 void narrow(const float* from, std::int64_t count, Float16* to);
+void narrow(const double* from, std::int64_t count, BFloat16* to);
+void narrow(const double* from, std::int64_t count, Float16* to);
 
 /// Whole numbers of -127 .. 127: x * (1 / scale) to nearest. @return the scale, the largest |x| / 127, rounded so that
 /// no whole number is cut off and 127 * scale is finite; NaN, and zeros, where a number is not finite. No number is off

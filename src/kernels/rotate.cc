@@ -154,7 +154,7 @@ void rotate_rows(const Rotation& rotation) {
   if (dtype == Dtype::kFloat64) return rotate_all<double, double>(rotation);
   visit_storage(dtype, [&]<class From>(From) HWY_ATTR {
     if (rotation.to_dtype == dtype) return rotate_all<From, From>(rotation);
-    rotate_all<From, float>(rotation);
+    rotate_all<From, Number<From>>(rotation);
   });
 }
 

@@ -36,8 +36,9 @@ void make_turn(const PairLayout& layout, const TurnProduct& product, void* turn)
 /// Rows to be turned; elements of a row lie side by side. `to` may be `from`.
 struct Rotation {
   PairLayout layout;
-  Dtype to_dtype = Dtype::kFloat32;  ///< layout.dtype, or float32 from 16 bits
-  std::int64_t columns = 0;          ///< those behind the pairs are copied
+  /// layout.dtype, or what pairs are turned in, before they are rounded: float32 from 16 bits, float64 from float32.
+  Dtype to_dtype = Dtype::kFloat32;
+  std::int64_t columns = 0;  ///< those behind the pairs are copied
   std::int64_t rows = 0;
   const void* turns = nullptr;  ///< of make_turn
   bool alike = false;           ///< all rows turn alike; else each has a turn of its own

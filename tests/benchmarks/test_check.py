@@ -50,7 +50,7 @@ RESULTS = Results(
     memory={"qkv": {FULL: 500}, "torch": {FULL: 900}},
     tiny={"c++": [3e-6, 1e-6, 2e-6]},
     errors={FULL: 4e-7},
-    append={"numpy": [3e-6, 1e-6, 2e-6]},
+    append={"numpy": [3e-6, 1e-6, 2e-6], "c++, rope": [3e-6, 2.5e-6, 2.5e-6]},
     model=[{"batch": 1, "tokens": 16, "qkv": [1.0, 2.0], "sdpa": [1.5, 3.0]}],
 )
 
@@ -75,6 +75,7 @@ RESULTS = Results(
             0.8,
         ),
         ({"measure": "append", "source": "numpy", "at_most": 2e-6}, 2e-6),
+        ({"measure": "append", "source": "c++, rope", "than": "numpy", "at_most": 1.2}, 1.25),
         ({"measure": "share_gap", "cases": CAUSAL, "than": FULL, "at_most": 0.1}, 0.3),
         ({"measure": "speedup", "threads": 2, "cases": FULL, "at_least": 1.5}, 2.5 / 1.5),
         ({"measure": "tiny", "source": "c++", "at_most": 1e-6}, 2e-6),
@@ -105,6 +106,7 @@ def test_the_worst_case_is_named() -> None:
         ({"measure": "speedup", "threads": 4, "cases": FULL, "at_least": 1}, "needs 4 CPUs"),
         ({"measure": "tiny", "source": "torch", "at_most": 1}, "no times from torch"),
         ({"measure": "append", "source": "c++", "at_most": 1}, "no times from c\\+\\+"),
+        ({"measure": "append", "source": "numpy", "than": "c++", "at_most": 1}, "no times from c\\+\\+"),
         ({"measure": "dot_share", "cases": BF16, "at_least": 0.5, "needs": "avx512_bf16"}, "no avx512_bf16"),
         ({"measure": "share", "cases": DECODE, "at_least": 0.5}, f"{DECODE} was not run"),
         ({"measure": "ratio", "peer": "best", "cases": CAUSAL + "-float16", "at_least": 1}, "was not run"),

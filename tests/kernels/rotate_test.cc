@@ -120,6 +120,7 @@ TEST_P(Rotate, HasTheBitsOfTheFormula) {
         expect_bits({.layout = layout, .to = dtype, .alike = true});
         expect_bits({.layout = layout, .to = dtype, .in_place = true});
         if (size_of(dtype) == 2) expect_bits({.layout = layout, .to = Dtype::kFloat32});
+        if (dtype == Dtype::kFloat32) expect_bits({.layout = layout, .to = Dtype::kFloat64});
       }
     }
   }
