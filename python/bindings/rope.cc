@@ -213,7 +213,8 @@ void bind_rope(nb::module_& m) {
   type.def_prop_ro("rotary_dim", [](const Rope& self) { return *self.options().rotary_dim; });
   type.def_prop_ro("base", [](const Rope& self) { return self.options().base; });
   type.def_prop_ro("scaling", &scaling_name, nb::sig("def scaling(self) -> str"));
-  type.def_prop_ro("_parameters", &scaling_parameters, nb::sig("def _parameters(self) -> dict[str, float]"));
+  type.def_prop_ro("scaling_parameters", &scaling_parameters,
+                   nb::sig("def scaling_parameters(self) -> dict[str, float]"));
   type.def_prop_ro("max_position", [](const Rope& self) { return self.options().max_position; });
   type.def_prop_ro("layout", [](const Rope& self) {
     return std::string(self.options().layout == RopeLayout::kHalf ? "half" : "interleaved");

@@ -160,6 +160,17 @@ class Rope(_core.Rope):
         ``max_position_embeddings`` of the model. "dynamic" needs it; "yarn" and "llama3" take it for an
         ``original_max_position_embeddings`` that they lack.
 
+    Attributes
+    ----------
+    head_dim, base, rotary_dim, layout, max_position
+        What it was made with, defaults filled in.
+    scaling : str
+        The scaling's rope_type; "default" for none.
+    scaling_parameters : dict
+        Its other parameters, defaults filled in.
+    attention_factor : float
+        What cosines and sines are multiplied by: 1 but for "yarn".
+
     Raises
     ------
     ValueError
@@ -198,7 +209,7 @@ class Rope(_core.Rope):
             "base": self.base,
             "rotary_dim": self.rotary_dim,
             "layout": self.layout,
-            "scaling": {"rope_type": self.scaling, **self._parameters},
+            "scaling": {"rope_type": self.scaling, **self.scaling_parameters},
             "max_position": self.max_position,
         }
         return _made, (type(self), self.head_dim, options)
