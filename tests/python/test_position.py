@@ -47,7 +47,7 @@ def test_sinusoidal(n: int, dim: int, dtype: str) -> None:
     table = qkv.position.sinusoidal(n, dim, first=1_000_000, base=500.0, dtype=dtype)
     expected = np.empty((n, dim))
     for i, c in np.ndindex(n, dim):
-        angle = (1_000_000 + i) * (1 / 500.0 ** ((c - c % 2) / dim))
+        angle = (1_000_000 + i) * float(np.longdouble(500) ** (-np.longdouble(c - c % 2) / dim))
         expected[i, c] = math.cos(angle) if c % 2 else math.sin(angle)
     assert str(table.dtype) == dtype
     assert_same_bits(table, stored(expected, dtype))
