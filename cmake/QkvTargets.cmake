@@ -65,12 +65,6 @@ function(qkv_add_test)
   if(NOT arg_LABELS)
     set(arg_LABELS fast asan)
   endif()
-  # The build of a sanitizer has the tests of its label alone.
-  if(QKV_SANITIZE MATCHES "thread" AND NOT "tsan" IN_LIST arg_LABELS)
-    return()
-  elseif(QKV_SANITIZE MATCHES "address" AND NOT "asan" IN_LIST arg_LABELS)
-    return()
-  endif()
   add_executable(${arg_NAME}_test ${arg_SOURCES})
   qkv_set_flags(${arg_NAME}_test)
   # What is tested is optimised and looked at for undefined behaviour; the tests themselves are built often.
@@ -85,6 +79,12 @@ function(qkv_add_test)
     target_link_libraries(${arg_NAME}_test PRIVATE qkv_internal)
   endif()
   target_link_libraries(${arg_NAME}_test PRIVATE GTest::gtest GTest::gtest_main qkv_fmt ${arg_LIBRARIES})
+  # The build of a sanitizer has the tests of its label alone.
+  if((QKV_SANITIZE MATCHES "thread" AND NOT "tsan" IN_LIST arg_LABELS)
+     OR (QKV_SANITIZE MATCHES "address" AND NOT "asan" IN_LIST arg_LABELS))
+    set_target_properties(${arg_NAME}_test PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    return()
+  endif()
   gtest_discover_tests(
     ${arg_NAME}_test
     NO_PRETTY_VALUES
