@@ -45,10 +45,10 @@ struct KVCacheOptions {
 ///     qkv::attention(q, cache.view(), out, {.causal = true});
 ///
 /// The bits are those of attention over k and v of the same numbers, however they were appended; with a rope those of
-/// attention over rope.apply(q) and rope.apply(k). Keys are turned before they are rounded to the cache's dtype: once. Memory:
-/// batch * num_kv_heads * capacity * (head_dim * size(k_dtype) + value_dim * size(v_dtype)) bytes, and 4 bytes more for
-/// each of k and v that is int8; all of it is taken when the cache is made. With a rope, the first append takes room for
-/// 32 turns.
+/// attention over rope.apply(q) and rope.apply(k). Keys are turned before they are rounded to the cache's dtype: once.
+/// Memory: batch * num_kv_heads * capacity * (head_dim * size(k_dtype) + value_dim * size(v_dtype)) bytes, and 4 bytes
+/// more for each of k and v that is int8; all of it is taken when the cache is made. With a rope, the first append takes
+/// room for 32 turns.
 /// Moves, does not copy. Several threads may read; append, truncate and grow need the cache alone.
 class QKV_API KVCache {
  public:

@@ -39,8 +39,8 @@ struct KVView {
   /// Makes a ring of the slots behind the sinks, key j >= num_sinks in slot num_sinks + (j - num_sinks) % (slots -
   /// num_sinks): int32 or int64, [batch], the lowest of those keys that has not been overwritten.
   std::optional<ConstTensorView> kept_from = {};
-  /// Turns row i of q by its position, query_offset + i, before it meets a key: the keys have been turned by theirs. With any
-  /// scaling but the dynamic one.
+  /// Turns row i of q by its position, query_offset + i, before it meets a key: the keys have been turned by theirs. With
+  /// any scaling but the dynamic one.
   std::optional<Rope> rope = {};
 };
 
@@ -54,8 +54,8 @@ struct KVView {
 /// @throws ShapeError, DtypeError, ValueError; where a row would see keys that a ring has overwritten, or logits of
 ///         dropped keys are asked for, an error says what is left
 /// With a rope the bits are those of a call without it over rope.apply(q); positions of rows are from -2^53 to 2^53.
-/// Cost: as attention, and with a rope scratch of q's size. Few rows read K and V once, in the order in which they lie; rows of a group of query heads share
-/// that.
+/// Cost: as attention, and with a rope scratch of q's size. Few rows read K and V once, in the order in which they lie;
+/// rows of a group of query heads share that.
 QKV_API void attention(ConstTensorView q, const KVView& kv, TensorView out, const AttentionOptions& options = {},
                        const AttentionOutputs& outputs = {});
 

@@ -4,22 +4,11 @@
 #include <cstdint>
 #include <string>
 
-#include "qkv/error.h"
 #include "qkv/kv_cache.h"
+#include "support/error_of.h"
 #include "support/random_call.h"
 
 namespace qkv::support {
-
-/// What an error of this class says, or that there was none.
-template <class Error, class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 /// Attention of a few rows over everything that a view holds.
 inline Tensor attend_to(const Tensor& q, const KVView& kv, const AttentionOptions& options = {}) {

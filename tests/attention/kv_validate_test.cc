@@ -10,10 +10,12 @@
 #include "qkv/error.h"
 #include "qkv/kv_view.h"
 #include "support/elements.h"
+#include "support/error_of.h"
 
 namespace qkv {
 namespace {
 
+using support::error_of;
 using support::tensor_of;
 
 constexpr Dtype kF32 = Dtype::kFloat32;
@@ -50,12 +52,7 @@ struct Right {
   template <class Error>
   std::string error(const std::function<void(Right&)>& spoil) {
     spoil(*this);
-    try {
-      attention(q, kv, out, options);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
+    return error_of<Error>([&] { attention(q, kv, out, options); });
   }
 };
 

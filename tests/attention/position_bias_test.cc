@@ -3,19 +3,20 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
 
 #include "qkv/error.h"
 #include "qkv/position.h"
 #include "support/compare.h"
+#include "support/error_of.h"
 #include "support/guarded.h"
 #include "support/random.h"
 
 namespace qkv {
 namespace {
 
+using support::error_of;
 using support::Guarded;
 using support::read;
 using support::same_bits;
@@ -27,15 +28,6 @@ Tensor slopes(std::int64_t num_heads, Dtype dtype = kF64) {
   Tensor out({num_heads}, dtype);
   alibi_slopes(out);
   return out;
-}
-
-std::string refused(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 TEST(AlibiSlopes, OfPowersOfTwo) {
@@ -65,8 +57,8 @@ TEST(AlibiSlopes, AreRoundedOnceToAnyMemory) {
 }
 
 TEST(AlibiSlopes, Errors) {
-  EXPECT_EQ(refused([] { slopes(0); }), "qkv::alibi_slopes: num_heads: expected at least 1, got 0");
-  EXPECT_EQ(refused([] { slopes(4, Dtype::kInt32); }),
+  EXPECT_EQ(error_of<Error>([] { slopes(0); }), "qkv::alibi_slopes: num_heads: expected at least 1, got 0");
+  EXPECT_EQ(error_of<Error>([] { slopes(4, Dtype::kInt32); }),
             "qkv::alibi_slopes: out: expected float32, float64, float16 or bfloat16, got int32");
 }
 
@@ -111,10 +103,10 @@ TEST(T5Bucket, FarBeyondTheLargestDistanceIsTheLast) {
 }
 
 TEST(T5Bucket, Errors) {
-  EXPECT_EQ(refused([] { t5_bucket(0, 3); }), "qkv::t5_bucket: num_buckets: expected at least 4, got 3");
-  EXPECT_EQ(refused([] { t5_bucket(0, 1, {.bidirectional = false}); }),
+  EXPECT_EQ(error_of<Error>([] { t5_bucket(0, 3); }), "qkv::t5_bucket: num_buckets: expected at least 4, got 3");
+  EXPECT_EQ(error_of<Error>([] { t5_bucket(0, 1, {.bidirectional = false}); }),
             "qkv::t5_bucket: num_buckets: expected at least 2, got 1");
-  EXPECT_EQ(refused([] { t5_bucket(0, 32, {.max_distance = 8}); }),
+  EXPECT_EQ(error_of<Error>([] { t5_bucket(0, 32, {.max_distance = 8}); }),
             "qkv::t5_bucket: max_distance: expected more than 8, which have buckets of their own, got 8");
 }
 
@@ -139,19 +131,19 @@ TEST(T5Bias, IsTheTableByDistance) {
 TEST(T5Bias, Errors) {
   const Tensor table({8, 3}, Dtype::kFloat32);
   Tensor out({2, 4, 7}, Dtype::kFloat32);
-  EXPECT_EQ(refused([&] { t5_bias(table, out); }),
+  EXPECT_EQ(error_of<Error>([&] { t5_bias(table, out); }),
             "qkv::t5_bias: out: expected num_heads = 3 as the first axis, got [2, 4, 7]");
   Tensor half({3, 4, 7}, Dtype::kFloat16);
-  EXPECT_EQ(refused([&] { t5_bias(table, half); }), "qkv::t5_bias: out: expected float32, got float16");
+  EXPECT_EQ(error_of<Error>([&] { t5_bias(table, half); }), "qkv::t5_bias: out: expected float32, got float16");
   Tensor right({3, 4, 7}, Dtype::kFloat32);
   const std::int64_t far = (std::int64_t{1} << 60) + 1;
-  EXPECT_EQ(refused([&] { t5_bias(table, right, {.query_offset = far}); }),
+  EXPECT_EQ(error_of<Error>([&] { t5_bias(table, right, {.query_offset = far}); }),
             "qkv::t5_bias: query_offset: expected -2^60 to 2^60, got 1152921504606846977");
   const Tensor small({3, 3}, Dtype::kFloat32);
-  EXPECT_EQ(refused([&] { t5_bias(small, right); }), "qkv::t5_bias: num_buckets: expected at least 4, got 3");
+  EXPECT_EQ(error_of<Error>([&] { t5_bias(small, right); }), "qkv::t5_bias: num_buckets: expected at least 4, got 3");
   for (const Extents& empty : {Extents{3, 0, 7}, Extents{3, 4, 0}}) {
     Tensor none(empty, Dtype::kFloat32);
-    EXPECT_EQ(refused([&] { t5_bias(table, none); }), "nothing was thrown");
+    EXPECT_EQ(error_of<Error>([&] { t5_bias(table, none); }), "nothing was thrown");
   }
 }
 

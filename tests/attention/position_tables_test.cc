@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <string>
 
@@ -10,27 +9,20 @@
 #include "qkv/error.h"
 #include "qkv/position.h"
 #include "support/compare.h"
+#include "support/error_of.h"
 #include "support/guarded.h"
 #include "support/random.h"
 
 namespace qkv {
 namespace {
 
+using support::error_of;
 using support::Guarded;
 using support::kRealDtypes;
 using support::read;
 using support::same_bits;
 using support::tensor_of;
 using support::write;
-
-std::string refused(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 TEST(SinusoidalPositions, AreTheArticles) {
   Tensor out({2, 4}, Dtype::kFloat64);
@@ -63,14 +55,14 @@ TEST(SinusoidalPositions, AreRoundedOnce) {
 
 TEST(SinusoidalPositions, Errors) {
   Tensor out({2, 4}, Dtype::kFloat32);
-  EXPECT_EQ(refused([&] { sinusoidal_positions(out, {.base = 1}); }),
+  EXPECT_EQ(error_of<Error>([&] { sinusoidal_positions(out, {.base = 1}); }),
             "qkv::sinusoidal_positions: base: expected a finite number above 1, got 1");
-  EXPECT_EQ(refused([&] { sinusoidal_positions(out, {.first = std::int64_t{1} << 53}); }),
+  EXPECT_EQ(error_of<Error>([&] { sinusoidal_positions(out, {.first = std::int64_t{1} << 53}); }),
             "qkv::sinusoidal_positions: first: expected positions from -2^53 to 2^53, got 2 rows from "
             "9007199254740992 on");
   sinusoidal_positions(Tensor({1, 4}, Dtype::kFloat32), {.first = std::int64_t{1} << 53});  // the last there is
   Tensor ints({2, 4}, Dtype::kInt32);
-  EXPECT_EQ(refused([&] { sinusoidal_positions(ints); }),
+  EXPECT_EQ(error_of<Error>([&] { sinusoidal_positions(ints); }),
             "qkv::sinusoidal_positions: out: expected float32, float64, float16 or bfloat16, got int32");
 }
 
@@ -100,20 +92,21 @@ TEST(LearnedPositions, Errors) {
   const Tensor table({6, 5}, Dtype::kFloat32);
   Tensor out({2, 5}, Dtype::kFloat32);
   const auto error = [&](std::initializer_list<double> ids) {
-    return refused([&] { learned_positions(table, tensor_of({2}, Dtype::kInt64, ids), out); });
+    return error_of<Error>([&] { learned_positions(table, tensor_of({2}, Dtype::kInt64, ids), out); });
   };
   EXPECT_EQ(error({0, 6}), "qkv::learned_positions: ids: the table has 6 positions, 0 to 5; got 6 at [0, 1]");
   EXPECT_EQ(error({-1, 0}), "qkv::learned_positions: ids: the table has 6 positions, 0 to 5; got -1 at [0, 0]");
   EXPECT_EQ(error({0, 5}), "nothing was thrown");
-  EXPECT_EQ(refused([&] { learned_positions(table, Tensor({3}, Dtype::kInt64), out); }),
+  EXPECT_EQ(error_of<Error>([&] { learned_positions(table, Tensor({3}, Dtype::kInt64), out); }),
             "qkv::learned_positions: out: expected [batch, n, dim] = [1, 3, 5], got [2, 5]");
-  EXPECT_EQ(refused([&] { learned_positions(table, Tensor({2}, Dtype::kFloat32), out); }),
+  EXPECT_EQ(error_of<Error>([&] { learned_positions(table, Tensor({2}, Dtype::kFloat32), out); }),
             "qkv::learned_positions: ids: expected int32 or int64, got float32");
   Tensor half({2, 5}, Dtype::kFloat16);
-  EXPECT_EQ(refused([&] { learned_positions(table, Tensor({2}, Dtype::kInt64), half); }),
+  EXPECT_EQ(error_of<Error>([&] { learned_positions(table, Tensor({2}, Dtype::kInt64), half); }),
             "qkv::learned_positions: out: expected float32, got float16");
-  EXPECT_EQ(refused([&] { learned_positions(Tensor({0, 5}, Dtype::kFloat32), Tensor({2}, Dtype::kInt64), out); }),
-            "qkv::learned_positions: ids: the table has 0 positions, 0 to -1; got 0 at [0, 0]");
+  EXPECT_EQ(
+      error_of<Error>([&] { learned_positions(Tensor({0, 5}, Dtype::kFloat32), Tensor({2}, Dtype::kInt64), out); }),
+      "qkv::learned_positions: ids: the table has 0 positions, 0 to -1; got 0 at [0, 0]");
 }
 
 }  // namespace

@@ -10,23 +10,15 @@
 #include "qkv/error.h"
 #include "qkv/position.h"
 #include "support/elements.h"
+#include "support/error_of.h"
 
 namespace qkv {
 namespace {
 
+using support::error_of;
 using support::tensor_of;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-template <class Exception>
-std::string error_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::string refused(std::int64_t head_dim, const RopeOptions& options) {
   return error_of<ValueError>([&] { const Rope rope(head_dim, options); });
