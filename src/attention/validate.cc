@@ -16,15 +16,6 @@ struct Tensor4 {
   ConstTensorView view;
 };
 
-/// [length, heads, dim] as [1, heads, length, dim].
-template <class View>
-View batched(const View& view) {
-  return {view.data(),
-          view.dtype(),
-          {1, view.extent(1), view.extent(0), view.extent(2)},
-          {0, view.stride(1), view.stride(0), view.stride(2)}};
-}
-
 Tensor4 read4(Arguments& arguments, std::string_view name, const ConstTensorView& given, const Axes& axes) {
   const ConstTensorView view = arguments.read(name, given, axes);
   return {name, given, axes.most == 3 ? batched(view) : view};
@@ -130,7 +121,7 @@ kernels::Operand operand_of(const ConstTensorView& view) { return strided<kernel
 kernels::Result result_of(const TensorView& view) { return strided<kernels::Result>(view); }
 
 void resolve_operands(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                      const TensorView& out, const OperandForm& form, Arguments& arguments, ForwardProblem& problem) {
+                      const OperandForm& form, Arguments& arguments, ForwardProblem& problem) {
   const Tensor4 q4 = read4(arguments, "q", q, form.q);
   resolve_q(arguments, q4, problem);
   const Tensor4 k4 = read4(arguments, form.k_name, k, form.k);
@@ -138,22 +129,30 @@ void resolve_operands(const ConstTensorView& q, const ConstTensorView& k, const 
   check_sizes(arguments, q4, k4, problem);
   const Tensor4 v4 = read4(arguments, form.v_name, v, form.v);
   resolve_v(arguments, v4, k4, form, problem);
+}
 
-  const TensorView written = arguments.written("out", out, form.out);
-  if (out.dtype() != problem.dtype) {
-    arguments.refuse<DtypeError>("out", "expected {} as in q, got {}", problem.dtype, out.dtype());
+void check_out(std::string_view name, const ConstTensorView& given, const ConstTensorView& lifted,
+               const OperandForm& form, const Arguments& arguments, const ForwardProblem& problem) {
+  if (given.dtype() != problem.dtype) {
+    arguments.refuse<DtypeError>(name, "expected {} as in q, got {}", problem.dtype, given.dtype());
   }
   const Extents expected = form.ragged ? Extents{problem.q_len, problem.num_heads, problem.value_dim}
                                        : Extents{problem.batch, problem.num_heads, problem.q_len, problem.value_dim};
-  arguments.expect_shape("out", out, written, expected, form.out.names);
-  problem.out = result_of(form.ragged ? batched(written) : written);
+  arguments.expect_shape(name, given, lifted, expected, form.out.names);
+}
+
+void resolve_out(const TensorView& out, const OperandForm& form, Arguments& arguments, ForwardProblem& problem) {
+  const TensorView written = arguments.written("out", out, form.out);
+  check_out("out", out, written, form, arguments, problem);
+  problem.out = result_of(by_head(written, form));
 }
 
 ForwardProblem validate(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
                         const TensorView& out, const AttentionOptions& options, const AttentionOutputs& outputs) {
   Arguments arguments("qkv::attention");
   ForwardProblem problem;
-  resolve_operands(q, k, v, out, kDenseForm, arguments, problem);
+  resolve_operands(q, k, v, kDenseForm, arguments, problem);
+  resolve_out(out, kDenseForm, arguments, problem);
   resolve_options(options, arguments, problem);
   resolve_outputs(outputs, kDenseForm.row, arguments, problem);
   return problem;

@@ -3,8 +3,10 @@
 
 #include <vector>
 
+#include "kernels/backward_problem.h"
 #include "kernels/forward_problem.h"
 #include "qkv/attention.h"
+#include "qkv/backward.h"
 #include "qkv/kv_view.h"
 #include "qkv/varlen.h"
 
@@ -24,6 +26,15 @@ std::vector<kernels::ForwardProblem> validate_varlen(const ConstTensorView& q, c
 /// The same over the keys of a cache.
 kernels::ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, const TensorView& out,
                                          const AttentionOptions& options, const AttentionOutputs& outputs);
+
+/// The same of the backward calls.
+kernels::BackwardProblem validate_backward(const AttentionInputs& inputs, const AttentionSaved& saved,
+                                           const AttentionGradients& gradients, const AttentionOptions& options);
+/// @return a call for each segment that has queries or keys
+std::vector<kernels::BackwardProblem> validate_varlen_backward(const AttentionInputs& inputs,
+                                                               const AttentionSaved& saved,
+                                                               const AttentionGradients& gradients,
+                                                               const VarlenOptions& options);
 
 }  // namespace qkv::attention_detail
 

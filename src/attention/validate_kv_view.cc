@@ -174,7 +174,8 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
   Arguments arguments("qkv::attention");
   const OperandForm& form = kv.page_table ? kPagedForm : kCacheForm;
   ForwardProblem problem;
-  resolve_operands(q, kv.k, kv.v, out, form, arguments, problem);
+  resolve_operands(q, kv.k, kv.v, form, arguments, problem);
+  resolve_out(out, form, arguments, problem);
   problem.k_scales = resolve_scales("kv.k_scales", kv.k_scales, kv.k, form, arguments);
   problem.v_scales = resolve_scales("kv.v_scales", kv.v_scales, kv.v, form, arguments);
   if (kv.rope) check_cached_rope("qkv::attention", "kv.rope", *kv.rope, problem.head_dim);

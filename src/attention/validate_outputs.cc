@@ -18,14 +18,10 @@ class RowOutputs {
 
   Result resolve(std::string_view name, const std::optional<TensorView>& given, Dtype dtype) {
     if (!given) return {};
-    const bool has_batch = axes_.most == 3;
     const TensorView view = arguments_.written(name, *given, axes_);
     arguments_.expect_dtype(name, *given, dtype);
-    const Extents expected = has_batch ? Extents{problem_.batch, problem_.num_heads, problem_.q_len}
-                                       : Extents{problem_.num_heads, problem_.q_len};
-    arguments_.expect_shape(name, *given, view, expected, axes_.names);
-    const Result result = result_of(view);
-    return has_batch ? result : Result{result.data, result.dtype, 0, result.batch, result.head};
+    check_row(name, *given, view, axes_, arguments_, problem_);
+    return per_row(result_of(view), axes_);
   }
 
  private:
@@ -101,6 +97,13 @@ void resolve_stats(const Stats& stats, RowOutputs& rows, Arguments& arguments, F
 }
 
 }  // namespace
+
+void check_row(std::string_view name, const ConstTensorView& given, const ConstTensorView& lifted, const Axes& axes,
+               const Arguments& arguments, const ForwardProblem& problem) {
+  const Extents expected = axes.most == 3 ? Extents{problem.batch, problem.num_heads, problem.q_len}
+                                          : Extents{problem.num_heads, problem.q_len};
+  arguments.expect_shape(name, given, lifted, expected, axes.names);
+}
 
 void resolve_outputs(const AttentionOutputs& outputs, const Axes& row_axes, Arguments& arguments,
                      ForwardProblem& problem) {

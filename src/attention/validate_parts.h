@@ -54,11 +54,20 @@ inline constexpr OperandForm kPagedForm = {.kept = true,
 /// Each checks its share of a call and fills it into the problem: first the operands, which say the sizes. A ragged call
 /// is one batch of the total lengths at first, and kv_len of a cache its slots.
 void resolve_operands(const ConstTensorView& q, const ConstTensorView& k, const ConstTensorView& v,
-                      const TensorView& out, const OperandForm& form, Arguments& arguments,
-                      kernels::ForwardProblem& problem);
+                      const OperandForm& form, Arguments& arguments, kernels::ForwardProblem& problem);
+void resolve_out(const TensorView& out, const OperandForm& form, Arguments& arguments,
+                 kernels::ForwardProblem& problem);
 void resolve_options(const AttentionOptions& options, Arguments& arguments, kernels::ForwardProblem& problem);
 void resolve_outputs(const AttentionOutputs& outputs, const Axes& row_axes, Arguments& arguments,
                      kernels::ForwardProblem& problem);
+
+/// Refuses what has not the dtype and the shape of out. `lifted` has all axes of the form.
+void check_out(std::string_view name, const ConstTensorView& given, const ConstTensorView& lifted,
+               const OperandForm& form, const Arguments& arguments, const kernels::ForwardProblem& problem);
+
+/// Refuses what is not a number a row of q: lse, statistics and their gradients.
+void check_row(std::string_view name, const ConstTensorView& given, const ConstTensorView& lifted, const Axes& axes,
+               const Arguments& arguments, const kernels::ForwardProblem& problem);
 
 /// Refuses what is neither int32 nor int64.
 void expect_integers(std::string_view name, const ConstTensorView& given, const Arguments& arguments);
@@ -69,9 +78,29 @@ std::int64_t integer_at(const ConstTensorView& view, std::int64_t offset);
 std::vector<std::int64_t> read_integers(std::string_view name, const ConstTensorView& given, std::string_view axis,
                                         std::optional<std::int64_t> expected, Arguments& arguments);
 
+/// [length, heads, dim] as [1, heads, length, dim].
+template <class View>
+View batched(const View& view) {
+  return {view.data(),
+          view.dtype(),
+          {1, view.extent(1), view.extent(0), view.extent(2)},
+          {0, view.stride(1), view.stride(0), view.stride(2)}};
+}
+/// A q, k, v, out or gradient of one, with all axes of its form, as [batch, heads, length, dim].
+template <class View>
+View by_head(const View& view, const OperandForm& form) {
+  return form.ragged ? batched(view) : view;
+}
+
 /// Views of exactly four, three or two axes as [batch, head, row, column].
 kernels::Operand operand_of(const ConstTensorView& view);
 kernels::Result result_of(const TensorView& view);
+/// [batch, num_heads, q_len], or [num_heads, q_len] of a ragged batch, as [batch, head, row].
+template <class Strided>
+Strided per_row(const Strided& view, const Axes& axes) {
+  if (axes.most == 3) return view;
+  return {view.data, view.dtype, 0, view.batch, view.head};
+}
 
 }  // namespace qkv::attention_detail
 

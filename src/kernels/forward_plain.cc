@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/key_order.h"
+#include "kernels/plain_logits.h"
 #include "kernels/row_result.h"
 #include "kernels/visibility.h"
 
@@ -27,39 +28,11 @@ struct State {
   std::vector<double> values;
 };
 
-class PlainRow {
+class PlainRow : PlainLogits {
  public:
-  PlainRow(const ForwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row)
-      : problem_(problem),
-        batch_(batch),
-        head_(head),
-        row_(row),
-        kv_head_(head / problem.group_size()),
-        keys_(row_keys(problem, batch, head, row)),
-        query_(static_cast<std::size_t>(problem.head_dim)) {
-    read_numbers(problem.q.address(batch, head, row), problem.q.dtype, problem.q.col, problem.head_dim, query_.data());
-    if (problem.alibi_slopes) slope_ = problem.alibi_slopes.number(batch, head);
-  }
-
-  double logit(LogitsStage stage, std::int64_t key) const {
-    const double* k = numbers_of(problem_.k, problem_.k_scales, key, problem_.head_dim);
-    double product = 0;
-    for (std::int64_t d = 0; d < problem_.head_dim; ++d) product += query_[static_cast<std::size_t>(d)] * k[d];
-    double x = problem_.scale * product;
-    if (stage == LogitsStage::kScaled) return x;
-    if (problem_.softcap > 0) x = problem_.softcap * std::tanh(x / problem_.softcap);
-    if (stage == LogitsStage::kCapped) return x;
-    if (problem_.bias) x += bias(key);
-    if (problem_.alibi_slopes) {
-      x -= slope_ * std::fabs(static_cast<double>(keys_.position) - static_cast<double>(key));
-    }
-    return x;
-  }
-
-  bool visible(std::int64_t key) const {
-    const std::uint64_t word = visible_word(keys_, align_down(key, kWordKeys));
-    return (word >> (key % kWordKeys) & 1) != 0 && !(problem_.bias && bias(key) == -kInfinity);
-  }
+  using PlainLogits::logit;
+  using PlainLogits::PlainLogits;
+  using PlainLogits::visible;
 
   void run() { write(softmax()); }
 
@@ -73,22 +46,6 @@ class PlainRow {
   }
 
  private:
-  /// A row of k or v: in place where it lies as doubles side by side, else in memory that the next one takes.
-  const double* numbers_of(const Operand& operand, const Operand& scales, std::int64_t key, std::int64_t count) const {
-    const KeyPlace place = problem_.key_places(batch_, key);
-    const void* from = operand.address(place.entry, kv_head_, place.row);
-    if (operand.dtype == Dtype::kFloat64 && operand.col == 1) return static_cast<const double*>(from);
-    numbers_.resize(static_cast<std::size_t>(count));
-    read_numbers(from, operand.dtype, operand.col, count, numbers_.data());
-    if (scales) scale_numbers(scales.number(place.entry, kv_head_, place.row));
-    return numbers_.data();
-  }
-
-  /// Whole numbers as the other kernels read them: rounded to f32.
-  void scale_numbers(double scale) const {
-    for (double& number : numbers_) number = static_cast<double>(static_cast<float>(number * scale));
-  }
-
   State softmax() {
     State total = empty_state();
     const KeyRange range{keys_.begin(), keys_.range.end};
@@ -108,8 +65,6 @@ class PlainRow {
     return total;
   }
 
-  double bias(std::int64_t key) const { return problem_.bias.number(batch_, head_, row_, key); }
-
   State empty_state() const {
     State state;
     state.values.assign(static_cast<std::size_t>(problem_.value_dim), 0.0);
@@ -123,7 +78,7 @@ class PlainRow {
       const std::uint64_t word = visible_word(keys_, base);
       for (std::int64_t j = 0; j < kWordKeys; ++j) {
         if ((word >> j & 1) == 0) continue;
-        if (problem_.bias && bias(base + j) == -kInfinity) continue;
+        if (hidden_by_bias(base + j)) continue;
         visit(base + j);
       }
     }
@@ -161,7 +116,7 @@ class PlainRow {
     state.sum += weight;
     if (weight > 0) state.entropy += weight * exponent;
     if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
-    const double* v = numbers_of(problem_.v, problem_.v_scales, key, problem_.value_dim);
+    const double* v = value(key);
     double* values = state.values.data();
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * v[c];
   }
@@ -236,15 +191,6 @@ class PlainRow {
     }
   }
 
-  const ForwardProblem& problem_;
-  const std::int64_t batch_;
-  const std::int64_t head_;
-  const std::int64_t row_;
-  const std::int64_t kv_head_;
-  const RowKeys keys_;
-  std::vector<double> query_;
-  mutable std::vector<double> numbers_;
-  double slope_ = 0;
   std::vector<std::int64_t> seen_;
   std::vector<double> logits_;
   bool any_seen_ = false;

@@ -65,6 +65,16 @@ std::int64_t rows_per_block(const ForwardProblem& problem) {
   return std::max<std::int64_t>(1, fitting >= kTileRows ? align_down(fitting, kTileRows) : fitting);
 }
 
+Row make_row(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, std::int64_t row_of_head) {
+  Row row;
+  row.head = kv_head * problem.group_size() + row_of_head / problem.q_len;
+  row.index = row_of_head % problem.q_len;
+  row.keys = row_keys(problem, batch, row.head, row.index);
+  if (problem.bias) row.bias = problem.bias.address(batch, row.head, row.index);
+  if (problem.alibi_slopes) row.slope = static_cast<float>(problem.alibi_slopes.number(batch, row.head));
+  return row;
+}
+
 void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes,
                 std::int64_t panel_columns) {
   const ForwardProblem& problem = block.problem;
@@ -93,15 +103,9 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   }
   std::int64_t sinks = 0;
   KeyRange window;  // what rows see of it, the sinks apart
-  const std::int64_t first_head = block.head.kv_head * problem.group_size();
   for (std::int64_t r = 0; r < rows; ++r) {
     Row& row = block.rows[r];
-    row = Row{};
-    row.head = first_head + (row_begin + r) / problem.q_len;
-    row.index = (row_begin + r) % problem.q_len;
-    row.keys = row_keys(problem, block.head.batch, row.head, row.index);
-    if (problem.bias) row.bias = problem.bias.address(block.head.batch, row.head, row.index);
-    if (problem.alibi_slopes) row.slope = static_cast<float>(problem.alibi_slopes.number(block.head.batch, row.head));
+    row = make_row(problem, block.head.batch, block.head.kv_head, row_begin + r);
     if (problem.sinks) {
       row.careful = !(problem.sinks.number(block.head.batch, row.head) < std::numeric_limits<double>::infinity());
     }

@@ -88,6 +88,9 @@ bool packs_by_block(const ForwardProblem& problem);
 /// Rows that a block takes: many enough to use K and V from L2 often, few enough for 2 MiB of scratch.
 std::int64_t rows_per_block(const ForwardProblem& problem);
 
+/// Row row_of_head of the group_size * q_len that share a kv head.
+Row make_row(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, std::int64_t row_of_head);
+
 /// Lays a block with `pairs` and `depth` out in this thread's scratch memory and fills rows [row_begin, row_end) of
 /// group_size * q_len, but not queries. A target has `lanes` floats a vector and `panel_columns` of V a panel.
 void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, std::int64_t lanes,

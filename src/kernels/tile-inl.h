@@ -36,11 +36,14 @@ struct Factors {
   const T* right;
   std::int64_t right_stride;
   std::int64_t count;
+  std::int64_t left_step = 1;  ///< between the numbers of a row
 };
 template <class T>
 Factors(const float*, std::int64_t, const T*, std::int64_t, std::int64_t) -> Factors<T>;
+template <class T>
+Factors(const float*, std::int64_t, const T*, std::int64_t, std::int64_t, std::int64_t) -> Factors<T>;
 
-/// acc[r][w] += sum over i of left[r * left_stride + i] * right[i * right_stride + w * kLanes ..]
+/// acc[r][w] += sum over i of left[r * left_stride + i * left_step] * right[i * right_stride + w * kLanes ..]
 template <int kR, int kW, class T, class Product = MultiplyAdd>
 HWY_INLINE void multiply_add(const Factors<T>& factors, Accumulators<kR, kW>& acc, const Product& product = {}) {
   const float* HWY_RESTRICT left = factors.left;
@@ -52,7 +55,7 @@ HWY_INLINE void multiply_add(const Factors<T>& factors, Accumulators<kR, kW>& ac
     for (int w = 0; w < kW; ++w) b[w] = load(right + i * factors.right_stride + w * kLanes);
     HWY_UNROLL(8)
     for (int r = 0; r < kR; ++r) {
-      const VF a = hn::Set(kF32, left[r * factors.left_stride + i]);
+      const VF a = hn::Set(kF32, left[r * factors.left_stride + i * factors.left_step]);
       HWY_UNROLL(8)
       for (int w = 0; w < kW; ++w) acc.v[r][w] = product(a, b[w], acc.v[r][w]);
     }
@@ -77,6 +80,19 @@ HWY_INLINE void add_scaled(const float* from, std::int64_t stride, const float* 
     HWY_UNROLL(8)
     for (int w = 0; w < kW; ++w) {
       acc.v[r][w] = hn::MulAdd(hn::LoadU(kF32, from + r * stride + w * kLanes), factor, acc.v[r][w]);
+    }
+  }
+}
+
+/// to[r] += acc[r]
+template <int kR, int kW>
+HWY_INLINE void add_to(const Accumulators<kR, kW>& acc, float* to, std::int64_t stride) {
+  HWY_UNROLL(8)
+  for (int r = 0; r < kR; ++r) {
+    HWY_UNROLL(8)
+    for (int w = 0; w < kW; ++w) {
+      float* place = to + r * stride + w * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(kF32, place), acc.v[r][w]), kF32, place);
     }
   }
 }

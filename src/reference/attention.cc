@@ -2,113 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <vector>
 
 #include "reference/element.h"
+#include "reference/rows.h"
 
 namespace qkv::reference {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// Extents by axis from the end: 1 = the last. A missing leading axis has extent 1.
-std::int64_t extent(const ConstTensorView& view, int from_end) {
-  return view.rank() < from_end ? 1 : view.extent(view.rank() - from_end);
-}
-
-/// One row of q.
-struct Row {
-  std::int64_t b = 0;
-  std::int64_t h = 0;
-  std::int64_t i = 0;
-  std::int64_t kv_head = 0;
-  std::int64_t filled = 0;    // keys from here on are hidden
-  std::int64_t position = 0;  // among the keys
-  std::vector<double> query = {};
-};
-
-/// One key that a row sees.
-struct Visible {
-  std::int64_t key = 0;
-  double raw = 0;     // scale * q k
-  double logit = 0;   // after softcap, bias and ALiBi
-  double weight = 0;  // softmax of the logits
-};
-
-Row make_row(const Inputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
-  Row row{.b = b, .h = h, .i = i};
-  row.query = vector_at(in.q, b, h, i);
-  row.kv_head = h / (extent(in.q, 3) / extent(in.k, 3));
-  row.filled = in.options.kv_lens ? integer(*in.options.kv_lens, {b}) : extent(in.k, 2);
-  const QueryOffset& offset = in.options.query_offset;
-  row.position = row.filled - extent(in.q, 2) + i;
-  if (offset.one() != nullptr) row.position = *offset.one() + i;
-  if (offset.per_batch() != nullptr) row.position = integer(*offset.per_batch(), {b}) + i;
-  return row;
-}
-
-bool sees(const Inputs& in, const Row& row, std::int64_t j) {
-  const AttentionOptions& options = in.options;
-  if (j >= row.filled) return false;
-  if (options.causal && j > row.position) return false;
-  // Distances rather than edges: position - left could leave 64 bits where left is huge.
-  const bool sink = j < in.num_sink_keys;
-  if (!sink && options.window.left && row.position - j > *options.window.left) return false;
-  if (!sink && options.window.right && j - row.position > *options.window.right) return false;
-  if (options.mask && !truth(*options.mask, {row.b, row.h, row.i, j})) return false;
-  return !(options.bias && number(*options.bias, {row.b, row.h, row.i, j}) == -kInfinity);
-}
-
-double scaled_logit(const Inputs& in, const Row& row, std::int64_t j) {
-  const std::vector<double> k = vector_at(in.k, row.b, row.kv_head, j);
-  double dot = 0;
-  for (std::size_t d = 0; d < k.size(); ++d) dot += row.query[d] * k[d];
-  return dot * in.options.scale.value_or(1 / std::sqrt(static_cast<double>(k.size())));
-}
-
-double capped(const Inputs& in, double raw) {
-  const double cap = in.options.softcap;
-  return cap > 0 ? cap * std::tanh(raw / cap) : raw;
-}
-
-double full_logit(const Inputs& in, const Row& row, std::int64_t j, double raw) {
-  double logit = capped(in, raw);
-  if (in.options.bias) logit += number(*in.options.bias, {row.b, row.h, row.i, j});
-  if (in.options.alibi_slopes) {
-    const auto distance = static_cast<double>(std::abs(row.position - j));
-    logit -= number(*in.options.alibi_slopes, {row.b, row.h}) * distance;
-  }
-  return logit;
-}
-
-/// The keys that the row sees, in order; of the others not even K is read.
-std::vector<Visible> visible_keys(const Inputs& in, const Row& row) {
-  std::vector<Visible> keys;
-  for (std::int64_t j = 0; j < row.filled; ++j) {
-    if (!sees(in, row, j)) continue;
-    const double raw = scaled_logit(in, row, j);
-    keys.push_back({.key = j, .raw = raw, .logit = full_logit(in, row, j, raw)});
-  }
-  return keys;
-}
-
-/// The larger; NaN if either is.
-double nan_max(double a, double b) { return std::isnan(a) || std::isnan(b) ? a + b : std::max(a, b); }
-
-/// Fills in the weights and returns the natural logarithm of the sum of exponentials. A sink is one more logit that has
-/// no key. Infinite logits take their way through the formula: inf - inf makes NaN of the row.
-double softmax(std::vector<Visible>& keys, double sink) {
-  if (keys.empty()) return sink;
-  double largest = sink;
-  for (const Visible& key : keys) largest = nan_max(largest, key.logit);
-  double sum = sink == -kInfinity ? 0 : std::exp(sink - largest);
-  for (const Visible& key : keys) sum += std::exp(key.logit - largest);
-  for (Visible& key : keys) key.weight = std::exp(key.logit - largest) / sum;
-  return largest + std::log(sum);
-}
 
 void write_out(const Inputs& in, const Row& row, const std::vector<Visible>& keys, const TensorView& out) {
   std::vector<double> sum(static_cast<std::size_t>(extent(in.v, 1)), 0.0);
@@ -179,8 +83,7 @@ void write_stats(const Row& row, const std::vector<Visible>& keys, const Stats& 
 
 void forward_row(const Inputs& in, const Row& row, const TensorView& out, const AttentionOutputs& outputs) {
   std::vector<Visible> keys = visible_keys(in, row);
-  const double sink = in.options.sinks ? number(*in.options.sinks, {row.b, row.h}) : -kInfinity;
-  const double lse = softmax(keys, sink);
+  const double lse = softmax(keys, sink_of(in, row));
   write_out(in, row, keys, out);
   if (outputs.lse) store(*outputs.lse, {row.b, row.h, row.i}, lse);
   if (outputs.weights) write_weights(row, keys, *outputs.weights);

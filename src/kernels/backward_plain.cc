@@ -1,0 +1,151 @@
+#include "kernels/backward_plain.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/plain_logits.h"
+#include "kernels/row_terms.h"
+
+namespace qkv::kernels {
+namespace {
+
+/// What a row and a key that it sees have to do with each other.
+struct Pair {
+  double weight = 0;      ///< as it meets V
+  double of_logit = 0;    ///< the loss's derivative by the logit
+  double of_product = 0;  ///< and by q k
+};
+
+class PlainGradients : PlainLogits {
+ public:
+  using PlainLogits::key;
+  using PlainLogits::visible;
+
+  PlainGradients(const BackwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row)
+      : PlainLogits(problem.forward, batch, head, row),
+        terms_(problem, batch, head, row),
+        grad_out_(static_cast<std::size_t>(problem.forward.value_dim)) {
+    std::vector<double> out(grad_out_.size());
+    const std::int64_t columns = problem_.value_dim;
+    read_numbers(problem.grad_out.address(batch, head, row), problem.grad_out.dtype, problem.grad_out.col, columns,
+                 grad_out_.data());
+    read_numbers(problem.out.address(batch, head, row), problem.out.dtype, problem.out.col, columns, out.data());
+    delta_ = product(out.data());
+  }
+
+  Pair pair(std::int64_t key) const {
+    const double raw = logit(LogitsStage::kScaled, key);
+    const double log_weight = finish(LogitsStage::kMasked, key, raw) - terms_.lse;
+    Pair pair{.weight = std::exp(log_weight)};
+    double slope = (product(value(key)) - delta_) + terms_.add;
+    if (terms_.entropy != 0 && pair.weight > 0) slope -= terms_.entropy * log_weight;
+    pair.of_logit = pair.weight * slope;
+    pair.of_product = pair.of_logit * problem_.scale;
+    if (problem_.softcap > 0) {
+      const double t = std::tanh(raw / problem_.softcap);
+      pair.of_product *= 1 - t * t;
+    }
+    return pair;
+  }
+
+  /// Calls visit(key) for the keys that the row sees, ascending.
+  template <class Visit>
+  void for_each_visible(const Visit& visit) const {
+    for (std::int64_t base = align_down(keys_.range.begin, kWordKeys); base < keys_.range.end; base += kWordKeys) {
+      const std::uint64_t word = visible_word(keys_, base);
+      for (std::int64_t j = 0; j < kWordKeys; ++j) {
+        if ((word >> j & 1) != 0 && !hidden_by_bias(base + j)) visit(base + j);
+      }
+    }
+  }
+
+  double of_sink() const { return terms_.sink_weight == 0 ? 0.0 : terms_.sink_weight * (terms_.of_sink - delta_); }
+
+  std::span<const double> query() const noexcept { return query_; }
+  std::span<const double> grad_out() const noexcept { return grad_out_; }
+
+ private:
+  /// With the row's grad_out, in the order of delta.
+  double product(const double* values) const {
+    double sum = 0;
+    for (std::size_t c = 0; c < grad_out_.size(); ++c) sum += grad_out_[c] * values[c];
+    return sum;
+  }
+
+  const RowTerms terms_;
+  std::vector<double> grad_out_;
+  double delta_ = 0;
+};
+
+void add_multiple(double factor, const double* from, std::span<double> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
+}
+
+void write_row(const BackwardProblem& problem, const Result& to, std::span<const double> sums, std::int64_t batch,
+               std::int64_t head, std::int64_t row) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i);
+    const double before = problem.accumulate ? to.number(batch, head, row, column) : 0.0;
+    to.put(before + sums[i], batch, head, row, column);
+  }
+}
+
+}  // namespace
+
+void plain_grad_q(const BackwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const PlainGradients gradients(problem, batch, head, row);
+  std::vector<double> sums(static_cast<std::size_t>(problem.forward.head_dim));
+  gradients.for_each_visible([&](std::int64_t key) {
+    const double factor = gradients.pair(key).of_product;
+    add_multiple(factor, gradients.key(key), sums);
+  });
+  write_row(problem, problem.grad_q, sums, batch, head, row);
+}
+
+void plain_grad_kv(const BackwardProblem& problem, std::int64_t batch, std::int64_t kv_head, std::int64_t key_begin,
+                   std::int64_t key_end) {
+  const ForwardProblem& forward = problem.forward;
+  const auto count = static_cast<std::size_t>(key_end - key_begin);
+  const auto dims = static_cast<std::size_t>(forward.head_dim);
+  const auto columns = static_cast<std::size_t>(forward.value_dim);
+  std::vector<double> keys(count * dims);
+  std::vector<double> values(count * columns);
+  for (std::int64_t r = 0; r < forward.rows_of_head(); ++r) {
+    const std::int64_t head = kv_head * forward.group_size() + r / forward.q_len;
+    const PlainGradients gradients(problem, batch, head, r % forward.q_len);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t key = key_begin + static_cast<std::int64_t>(i);
+      if (!gradients.visible(key)) continue;
+      const Pair pair = gradients.pair(key);
+      add_multiple(pair.of_product, gradients.query().data(), std::span(keys).subspan(i * dims, dims));
+      add_multiple(pair.weight, gradients.grad_out().data(), std::span(values).subspan(i * columns, columns));
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t key = key_begin + static_cast<std::int64_t>(i);
+    if (problem.grad_k) {
+      write_row(problem, problem.grad_k, std::span(keys).subspan(i * dims, dims), batch, kv_head, key);
+    }
+    if (problem.grad_v) {
+      write_row(problem, problem.grad_v, std::span(values).subspan(i * columns, columns), batch, kv_head, key);
+    }
+  }
+}
+
+void plain_grad_bias(const BackwardProblem& problem, const Result& sums, std::int64_t batch, std::int64_t head,
+                     std::int64_t row) {
+  const PlainGradients gradients(problem, batch, head, row);
+  gradients.for_each_visible([&](std::int64_t key) {
+    const double before = sums.number(batch, head, row, key);
+    sums.put(before + gradients.pair(key).of_logit, batch, head, row, key);
+  });
+}
+
+double plain_grad_sink(const BackwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  return PlainGradients(problem, batch, head, row).of_sink();
+}
+
+}  // namespace qkv::kernels

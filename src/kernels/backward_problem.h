@@ -1,0 +1,34 @@
+#ifndef QKV_SRC_KERNELS_BACKWARD_PROBLEM_H_
+#define QKV_SRC_KERNELS_BACKWARD_PROBLEM_H_
+
+#include "kernels/forward_problem.h"
+#include "qkv/tensor.h"
+
+namespace qkv::kernels {
+
+/// One backward call after validation. src/attention/validate_backward.cc makes it, the kernels read it.
+struct BackwardProblem {
+  ForwardProblem forward;  ///< of the call whose gradients these are, without its outputs
+
+  Operand out;       ///< [batch, num_heads, q_len, value_dim]
+  Operand lse;       ///< this and its gradients [batch, num_heads, q_len]
+  Operand grad_out;  ///< as out
+  Operand grad_lse;
+  Operand grad_entropy;
+  Operand entropy;  ///< of the forward call, beside grad_entropy
+
+  Result grad_q;     ///< as q
+  Result grad_k;     ///< as k
+  Result grad_v;     ///< as v
+  Result grad_bias;  ///< [batch, num_heads, q_len, kv_len]; stride 0 along the axes in which the bias repeats
+  Extents grad_bias_shape = {1, 1, 1, 1};  ///< as it was given, with leading ones
+  Result grad_sinks;                       ///< [batch, num_heads], likewise
+  bool accumulate = false;
+
+  /// Whether anything depends on the gradients of logits.
+  bool wants_logits() const noexcept { return grad_q || grad_k || grad_bias; }
+};
+
+}  // namespace qkv::kernels
+
+#endif  // QKV_SRC_KERNELS_BACKWARD_PROBLEM_H_
