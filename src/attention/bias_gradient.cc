@@ -23,10 +23,9 @@ BiasGradient::BiasGradient(const BackwardProblem& problem) : problem_(problem) {
   }
 }
 
-std::vector<std::vector<std::int64_t>> BiasGradient::chains(std::int64_t num_heads) const {
-  const std::int64_t batch = problem_.forward.batch;
-  const bool by_batch = !sums_ || sums_.batch != 0;
-  const bool by_head = !sums_ || sums_.head != 0;
+std::vector<std::vector<std::int64_t>> BiasGradient::chains(std::int64_t batch, std::int64_t num_heads) const {
+  const bool by_batch = !sums_ || sums_.batch != 0 || batch == 1;
+  const bool by_head = !sums_ || sums_.head != 0 || num_heads == 1;
   const std::int64_t kinds = (by_batch ? batch : 1) * (by_head ? num_heads : 1);
   std::vector<std::vector<std::int64_t>> chains(static_cast<std::size_t>(kinds));
   for (std::int64_t b = 0; b < batch; ++b) {

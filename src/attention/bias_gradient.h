@@ -19,8 +19,9 @@ class BiasGradient {
   /// As BackwardProblem::grad_bias; float64 where rows or keys are summed, float32 else.
   const kernels::Result& sums() const noexcept { return sums_; }
 
-  /// Heads that add to the same elements, in the order in which they do: of [batch, num_heads] numbered head by head.
-  std::vector<std::vector<std::int64_t>> chains(std::int64_t num_heads) const;
+  /// Heads that add to the same elements, in the order in which they do: of [batch, num_heads] (q's or k's) numbered head
+  /// by head. Without a gradient each is alone.
+  std::vector<std::vector<std::int64_t>> chains(std::int64_t batch, std::int64_t num_heads) const;
 
   /// Rounds to the gradient's dtype, once.
   void store() const;

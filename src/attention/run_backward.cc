@@ -1,8 +1,10 @@
 #include "attention/run_backward.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "attention/bias_gradient.h"
@@ -10,6 +12,7 @@
 #include "attention/validate_parts.h"
 #include "base/element.h"
 #include "base/parallel.h"
+#include "kernels/backward_f32.h"
 #include "kernels/backward_plain.h"
 #include "kernels/row_block.h"
 #include "qkv/runtime.h"
@@ -18,12 +21,15 @@
 namespace qkv::attention_detail {
 namespace {
 
+using kernels::BackwardKernelF32;
 using kernels::BackwardProblem;
 using kernels::ForwardProblem;
 
 using Calls = std::span<BackwardProblem>;
 
 constexpr std::int64_t kPlainRows = 16;
+/// Below this many multiply-adds of the forward pass, waking a thread costs more than it saves.
+constexpr double kSerialWork = 1e5;
 
 /// The entropy of every row, which the forward call may not have been asked for: its softmax once more, without V.
 std::vector<Tensor> add_entropies(Calls calls, std::string_view target) {
@@ -68,7 +74,7 @@ void plain_bias(const BackwardProblem& call) {
   const BiasGradient bias(call);
   if (!bias) return bias.store();
   const ForwardProblem& forward = call.forward;
-  const auto chains = bias.chains(forward.num_heads);
+  const auto chains = bias.chains(forward.batch, forward.num_heads);
   parallel_for(chains.size(), [&](std::size_t item) {
     for (const std::int64_t head : chains[item]) {
       for (std::int64_t row = 0; row < forward.q_len; ++row) {
@@ -77,6 +83,96 @@ void plain_bias(const BackwardProblem& call) {
     }
   });
   bias.store();
+}
+
+/// Heads that one thread works on, one after the other, since they add to the same elements of a bias' gradient.
+struct Chain {
+  const kernels::BackwardCall* call = nullptr;
+  std::vector<std::int64_t> heads;  ///< of [batch, num_kv_heads]
+};
+
+kernels::BackwardHead begin_head(const Chain& chain, std::int64_t index) {
+  const std::int64_t num_heads = chain.call->problem.forward.num_kv_heads;
+  return {*chain.call, index / num_heads, index % num_heads};
+}
+
+void compute_chain(const Chain& chain, const BackwardKernelF32& kernel) {
+  for (const std::int64_t index : chain.heads) {
+    kernels::BackwardHead head = begin_head(chain, index);
+    kernel.begin(head);
+    for (std::int64_t block = 0; block < head.num_key_blocks(); ++block) kernel.run(head, block);
+    kernel.finish(head, 0, head.num_rows());
+  }
+}
+
+/// Few heads: threads take blocks of keys of one head after the other, each a few rows behind the one before.
+void compute_head(const Chain& chain, std::int64_t index, const BackwardKernelF32& kernel, int threads) {
+  kernels::BackwardHead head = begin_head(chain, index);
+  kernel.begin(head);
+  std::atomic<std::int64_t> next = 0;  // an executor may run its tasks in any order: blocks are begun in theirs
+  parallel_for(static_cast<std::size_t>(threads), [&](std::size_t) {
+    for (std::int64_t block = next++; block < head.num_key_blocks(); block = next++) {
+      try {
+        kernel.run(head, block);
+      } catch (...) {
+        head.abandon(block);
+        throw;
+      }
+    }
+  });
+  constexpr std::int64_t kRows = 256;
+  parallel_for(static_cast<std::size_t>((head.num_rows() + kRows - 1) / kRows), [&](std::size_t item) {
+    const std::int64_t first = static_cast<std::int64_t>(item) * kRows;
+    kernel.finish(head, first, std::min(first + kRows, head.num_rows()));
+  });
+}
+
+void operands_f32(std::span<const Chain> chains, const BackwardKernelF32& kernel, int threads) {
+  if (threads == 1) {
+    for (const Chain& chain : chains) compute_chain(chain, kernel);
+  } else if (std::ssize(chains) >= 4 * threads) {
+    parallel_for(chains.size(), [&](std::size_t item) { compute_chain(chains[item], kernel); });
+  } else {
+    for (const Chain& chain : chains) {
+      for (const std::int64_t index : chain.heads) compute_head(chain, index, kernel, threads);
+    }
+  }
+}
+
+int useful_threads(Calls calls) {
+  // Asked for in every call: a bad QKV_NUM_THREADS is refused by the smallest.
+  const int threads = std::min(num_threads(), kMostThreads);
+  double work = 0;
+  for (const BackwardProblem& call : calls) {
+    const ForwardProblem& forward = call.forward;
+    work += static_cast<double>(forward.batch * forward.num_heads) * static_cast<double>(forward.q_len) *
+            static_cast<double>(forward.kv_len) * static_cast<double>(forward.head_dim + forward.value_dim);
+  }
+  return work < kSerialWork ? 1 : threads;
+}
+
+void backward_f32(Calls calls, const BackwardKernelF32& kernel) {
+  // A ragged batch has no bias, and a call that has one is the only one.
+  const BiasGradient bias(calls.front());
+  std::vector<kernels::BackwardCall> of_kernel;
+  of_kernel.reserve(calls.size());
+  std::vector<Chain> chains;
+  for (const BackwardProblem& call : calls) {
+    kernels::BackwardCall& each = of_kernel.emplace_back(call);
+    each.bias_sums = bias.sums();
+    for (auto& heads : bias.chains(call.forward.batch, call.forward.num_kv_heads)) {
+      chains.push_back({&each, std::move(heads)});
+    }
+  }
+  operands_f32(chains, kernel, useful_threads(calls));
+  bias.store();
+}
+
+void backward_plain(Calls calls) {
+  for (const BackwardProblem& call : calls) {
+    plain_operands(call);
+    plain_bias(call);
+  }
 }
 
 /// The gradients of sinks: a sum over rows, then over the batch, or the calls, where those share sinks.
@@ -119,9 +215,11 @@ void sinks(Calls calls) {
 void run_backward(Calls calls, std::string_view target) {
   if (calls.empty()) return;
   const std::vector<Tensor> entropies = add_entropies(calls, target);
-  for (const BackwardProblem& call : calls) {
-    plain_operands(call);
-    plain_bias(call);
+  const ForwardProblem& first = calls.front().forward;
+  if (first.dtype == Dtype::kFloat64 || !kernels::Formula::representable(first)) {
+    backward_plain(calls);
+  } else {
+    backward_f32(calls, kernels::backward_kernel_f32(target));
   }
   sinks(calls);
 }

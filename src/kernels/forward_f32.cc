@@ -69,18 +69,6 @@ constexpr GroupStep kGroupStep[kTileRows] = {group_step<1>, group_step<2>, group
 constexpr GroupFinish kGroupFinish[kTileRows] = {group_finish<1>, group_finish<2>, group_finish<3>,
                                                  group_finish<4>, group_finish<5>, group_finish<6>};
 
-/// Calls visit(first row, number of rows) for groups of nearly equal size: 7 rows are 4 + 3, not 6 + 1.
-template <class Visit>
-void for_each_group(std::int64_t num_rows, const Visit& visit) {
-  const std::int64_t groups = (num_rows + kTileRows - 1) / kTileRows;
-  std::int64_t first = 0;
-  for (std::int64_t g = 0; g < groups; ++g) {
-    const std::int64_t size = num_rows / groups + (g < num_rows % groups ? 1 : 0);
-    visit(first, size);
-    first += size;
-  }
-}
-
 void clear_state(const RowBlock& block, const SoftmaxState& state) {
   std::fill_n(state.max, block.num_rows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, block.num_rows, 0.0f);

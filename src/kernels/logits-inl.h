@@ -246,13 +246,15 @@ void begin_logits(const RowBlock& block, BlockView<kR>& view) {
 }
 
 /// The logits of a group for one key block, hidden keys at -inf; keys outside of the runs stay unwritten. Plain formula:
-/// in units of q' k; general: in nats.
-template <int kR>
-void block_logits(RowBlock& block, BlockView<kR>& view) {
+/// in units of q' k; general: in nats. Calls products(run) where a softcap's raw products of a run lie there in their
+/// place.
+template <int kR, class Products>
+HWY_INLINE void block_logits(RowBlock& block, BlockView<kR>& view, const Products& products) {
   begin_logits(block, view);
   for (int i = 0; i < view.num_runs; ++i) {
     const Run& run = view.runs[i];
     multiply_keys(block, run, view);
+    if (block.formula.softcap > 0) products(run);
     if (run.epilogue == Epilogue::kPlain) continue;
     for (int r = 0; r < kR; ++r) {
       if (run.epilogue == Epilogue::kTerms) {
@@ -262,6 +264,10 @@ void block_logits(RowBlock& block, BlockView<kR>& view) {
       }
     }
   }
+}
+template <int kR>
+void block_logits(RowBlock& block, BlockView<kR>& view) {
+  block_logits(block, view, [](const Run&) {});
 }
 
 }  // namespace HWY_NAMESPACE

@@ -301,7 +301,8 @@ HWY_INLINE void visit_form(const ForwardProblem& problem, const Visit& visit) {
 }
 
 /// Packs words [word_begin, word_end) of a head that many rows read.
-void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin, std::int64_t word_end) {
+inline void pack_words(const ForwardProblem& problem, const PackedHead& head, std::int64_t word_begin,
+                       std::int64_t word_end) {
   visit_form<Readers::kMany>(problem, [&]<class Form>(Form) {
     for (std::int64_t word = word_begin; word < word_end; ++word) {
       head.key_magnitude[word] = pack_keys<Readers::kMany, Form>(problem, head, head.keys_of(word));
