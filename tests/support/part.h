@@ -34,7 +34,7 @@ class Part {
     expect_same_bits(given(alone), part_of(given(whole)));
   }
 
- private:
+ protected:
   struct Range {
     std::int64_t begin = 0;
     std::int64_t end = 0;
