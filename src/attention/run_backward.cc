@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "kernels/backward_f32.h"
 #include "kernels/backward_plain.h"
 #include "kernels/row_block.h"
+#include "kernels/row_terms.h"
 #include "qkv/runtime.h"
 #include "qkv/tensor.h"
 
@@ -31,24 +33,50 @@ constexpr std::int64_t kPlainRows = 16;
 /// Below this many multiply-adds of the forward pass, waking a thread costs more than it saves.
 constexpr double kSerialWork = 1e5;
 
-/// The entropy of every row, which the forward call may not have been asked for: its softmax once more, without V.
-std::vector<Tensor> add_entropies(Calls calls, std::string_view target) {
-  std::vector<Tensor> entropies;
-  std::vector<ForwardProblem> forwards;
-  entropies.reserve(calls.size());
-  for (BackwardProblem& call : calls) {
-    if (!call.grad_entropy) continue;
-    ForwardProblem forward = call.forward;
-    Tensor& entropy =
-        entropies.emplace_back(Extents{forward.batch, forward.num_heads, forward.q_len}, stats_dtype(forward.dtype));
-    forward.value_dim = 0;
-    forward.entropy = result_of(entropy.view());
-    call.entropy = operand_of(entropy.view());
-    if (forward.q_len > 0) forwards.push_back(std::move(forward));
+/// Whether the rounding of lse shows: see RowTerms.
+bool has_large_lse(const BackwardProblem& call) {
+  const ForwardProblem& forward = call.forward;
+  for (std::int64_t b = 0; b < forward.batch; ++b) {
+    for (std::int64_t h = 0; h < forward.num_heads; ++h) {
+      for (std::int64_t i = 0; i < forward.q_len; ++i) {
+        const double lse = call.lse.number(b, h, i);
+        if (std::fabs(lse) >= kernels::RowTerms::kLargeLse && std::isfinite(lse)) return true;
+      }
+    }
   }
-  forward(forwards, target);
-  return entropies;
+  return false;
 }
+
+/// Of every row what the forward call has not left behind, and only few calls need: its softmax once more, without V.
+class RowsAgain {
+ public:
+  RowsAgain(Calls calls, std::string_view target) {
+    std::vector<ForwardProblem> forwards;
+    for (BackwardProblem& call : calls) {
+      const bool large = has_large_lse(call);
+      if (!call.grad_entropy && !large) continue;
+      ForwardProblem& again = forwards.emplace_back(call.forward);
+      again.value_dim = 0;
+      if (call.grad_entropy) add_row(again, again.entropy, call.entropy);
+      if (large) {
+        add_row(again, again.lse, call.computed_lse);
+        add_row(again, again.lse_rest, call.lse_rest);
+      }
+      if (again.q_len == 0) forwards.pop_back();
+    }
+    forward(forwards, target);
+  }
+
+ private:
+  void add_row(const ForwardProblem& forward, kernels::Result& written, kernels::Operand& read) {
+    const Extents shape{forward.batch, forward.num_heads, forward.q_len};
+    const TensorView row = numbers_.emplace_back(shape, stats_dtype(forward.dtype)).view();
+    written = result_of(row);
+    read = operand_of(row);
+  }
+
+  std::vector<Tensor> numbers_;
+};
 
 void plain_operands(const BackwardProblem& call) {
   const ForwardProblem& forward = call.forward;
@@ -214,7 +242,7 @@ void sinks(Calls calls) {
 
 void run_backward(Calls calls, std::string_view target) {
   if (calls.empty()) return;
-  const std::vector<Tensor> entropies = add_entropies(calls, target);
+  const RowsAgain again(calls, target);
   const ForwardProblem& first = calls.front().forward;
   if (first.dtype == Dtype::kFloat64 || !kernels::Formula::representable(first)) {
     backward_plain(calls);

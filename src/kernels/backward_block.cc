@@ -43,17 +43,17 @@ BackwardCall::BackwardCall(const BackwardProblem& of) : problem(of), by_key(of.f
 BackwardHead::BackwardHead(const BackwardCall& of, std::int64_t in_batch, std::int64_t head)
     : call(of), batch(in_batch), kv_head(head), row_blocks_done_(static_cast<std::size_t>(num_key_blocks())) {
   const BackwardProblem& problem = call.problem;
-  const bool has_terms = problem.grad_lse || problem.grad_entropy;
   const std::int64_t rows = num_rows();
-  memory_ = allocate(rows, (has_terms ? 4 : 2) * std::int64_t{sizeof(float)} + 1);
+  std::vector<float**> wanted{&lse, &delta};
+  if (problem.lse_rest) wanted.push_back(&lse_rest);
+  if (problem.grad_lse || problem.grad_entropy) wanted.insert(wanted.end(), {&add, &entropy});
+  memory_ = allocate(rows, std::ssize(wanted) * std::int64_t{sizeof(float)} + 1);
   auto* numbers = reinterpret_cast<float*>(memory_.get());
-  lse = numbers;
-  delta = numbers + rows;
-  if (has_terms) {
-    add = numbers + 2 * rows;
-    entropy = numbers + 3 * rows;
+  for (float** each : wanted) {
+    *each = numbers;
+    numbers += rows;
   }
-  careful = reinterpret_cast<unsigned char*>(numbers + (has_terms ? 4 : 2) * rows);
+  careful = reinterpret_cast<unsigned char*>(numbers);
   std::fill_n(careful, rows, static_cast<unsigned char>(0));
   if (problem.grad_q) place_grad_q();
 }

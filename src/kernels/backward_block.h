@@ -52,7 +52,8 @@ class BackwardHead {
   const BackwardCall& call;
   std::int64_t batch;
   std::int64_t kv_head;
-  float* lse = nullptr;  ///< these four: [rows], see RowTerms
+  float* lse = nullptr;       ///< these five: [rows], see RowTerms
+  float* lse_rest = nullptr;  ///< null where no lse is large
   float* delta = nullptr;
   float* add = nullptr;  ///< null without gradients of lse and entropy, as the next
   float* entropy = nullptr;

@@ -38,7 +38,7 @@ class PlainGradients : PlainLogits {
 
   Pair pair(std::int64_t key) const {
     const double raw = logit(LogitsStage::kScaled, key);
-    const double log_weight = finish(LogitsStage::kMasked, key, raw) - terms_.lse;
+    const double log_weight = (finish(LogitsStage::kMasked, key, raw) - terms_.lse) - terms_.lse_rest;
     Pair pair{.weight = std::exp(log_weight)};
     double slope = (product(value(key)) - delta_) + terms_.add;
     if (terms_.entropy != 0 && pair.weight > 0) slope -= terms_.entropy * log_weight;

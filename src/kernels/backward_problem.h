@@ -15,7 +15,9 @@ struct BackwardProblem {
   Operand grad_out;  ///< as out
   Operand grad_lse;
   Operand grad_entropy;
-  Operand entropy;  ///< of the forward call, beside grad_entropy
+  Operand entropy;       ///< of the forward call, beside grad_entropy
+  Operand computed_lse;  ///< of the forward call, once more, and
+  Operand lse_rest;      ///< what its rounding has left out, where some lse is large
 
   Result grad_q;     ///< as q
   Result grad_k;     ///< as k

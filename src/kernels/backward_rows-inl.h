@@ -125,6 +125,7 @@ inline void begin_backward(BackwardHead& head) {
       const std::int64_t q_head = head.kv_head * forward.group_size() + row / forward.q_len;
       const RowTerms terms(problem, head.batch, q_head, index);
       head.lse[row] = static_cast<float>(terms.lse);
+      if (head.lse_rest != nullptr) head.lse_rest[row] = static_cast<float>(terms.lse_rest);
       if (head.add != nullptr) {
         head.add[row] = static_cast<float>(terms.add);
         head.entropy[row] = static_cast<float>(terms.entropy);

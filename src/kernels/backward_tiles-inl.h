@@ -137,6 +137,7 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
     const std::int64_t row = view.first_row + r;
     const std::int64_t of_head = block.row_begin + row;
     const VF lse = hn::Set(kF32, head.lse[of_head]);
+    const VF lse_rest = head.lse_rest != nullptr ? hn::Set(kF32, head.lse_rest[of_head]) : hn::Zero(kF32);
     const VF delta = hn::Set(kF32, head.delta[of_head]);
     const float* logits = view.logits + r * kLogitStride + (key - view.base);
     float* weights = block.weights + row * block.pitch + local;
@@ -144,7 +145,8 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
     const TileMasks visible(view.words[word][r] >> shift);
     HWY_UNROLL(8)
     for (int w = 0; w < kW; ++w) {
-      const VF log_weight = hn::MulSub(hn::LoadU(kF32, logits + w * kLanes), residual, lse);
+      // Fused: a logit and lse are near each other, and what is left of them is small.
+      const VF log_weight = hn::Sub(hn::MulSub(hn::LoadU(kF32, logits + w * kLanes), residual, lse), lse_rest);
       VF weight = exp2_nonpositive(hn::Mul(log2e, log_weight));
       VF slope = hn::Sub(acc.v[r][w], delta);
       if (head.add != nullptr) {

@@ -90,6 +90,7 @@ struct ForwardProblem {
   Operand alibi_slopes;                    ///< [batch, num_heads]
 
   Result lse;              ///< [batch, num_heads, q_len]
+  Result lse_rest;         ///< the same, beside lse: what its rounding has left out
   Result weights;          ///< [batch, weight_heads, weight_rows, kv_len]
   SlotIndex weight_heads;  ///< places of a query head on axis 1 of weights
   SlotIndex weight_rows;   ///< places of a row on axis 2

@@ -31,6 +31,7 @@ struct RowResult {
   double factor = 0;        ///< by close(): what exp(logit - max) is multiplied by to be a weight
   double value_factor = 0;  ///< by close(): the same of weights as they meet V
   double lse = 0;           ///< by close(), where it is asked for
+  double lse_low = 0;       ///< and what its own rounding has left out
 
   /// After all keys: adds the sink.
   void close() {
@@ -47,12 +48,14 @@ struct RowResult {
   /// Writes lse and statistics, after close().
   void write() const {
     put(problem.lse, lse);
+    if (problem.lse_rest) put(problem.lse_rest, rest_of_lse());
     if (problem.wants_stats()) write_stats();
   }
 
  private:
   void close_lse() {
     lse = seen ? max + std::log(sum) : max;
+    lse_low = seen ? std::log(sum) - (lse - max) : 0;
     // Visible logits that are all -inf make 0 / 0; -inf here would say that nothing was visible.
     if (seen && max == -std::numeric_limits<double>::infinity()) lse = std::numeric_limits<double>::quiet_NaN();
   }
@@ -69,7 +72,14 @@ struct RowResult {
     const double all = own * sum + rest;
     factor = own / all;
     value_factor = own / (own * divisor + rest);
-    if (problem.lse) lse = top + std::log(all);
+    if (!problem.lse) return;
+    lse = top + std::log(all);
+    lse_low = std::log(all) - (lse - top);
+  }
+
+  double rest_of_lse() const {
+    if (problem.lse.dtype == Dtype::kFloat64) return lse_low;
+    return lse - static_cast<double>(static_cast<float>(lse)) + lse_low;
   }
 
   // Never of 16 bits: the switch over all types would take its share of every short row.

@@ -13,7 +13,12 @@ namespace qkv::kernels {
 ///   w (G v - delta + add - entropy ln w)
 /// where G v - delta is formed first, so that it is exactly 0 where v is the row's out.
 struct RowTerms {
+  /// From here on the rounding of lse shows in every weight of the row: in float32 they are off by up to |lse| 2^-24, though
+  /// what large logits have in common does no harm to a softmax.
+  static constexpr double kLargeLse = 32;
+
   double lse = 0;
+  double lse_rest = 0;  ///< lse + lse_rest is what was rounded to lse
   double add = 0;
   double entropy = 0;
   double sink_weight = 0;
@@ -24,6 +29,10 @@ struct RowTerms {
     const double saved = problem.lse.number(batch, head, row);
     const Operand& sinks = problem.forward.sinks;
     if (saved != nothing) lse = saved;  // else no key is visible: any number serves
+    // Else the lse is one of more keys than these, and nobody knows its rest.
+    if (problem.lse_rest && std::fabs(lse) >= kLargeLse && problem.computed_lse.number(batch, head, row) == lse) {
+      lse_rest = problem.lse_rest.number(batch, head, row);
+    }
     if (sinks && saved != nothing) sink_weight = std::exp(sinks.number(batch, head) - saved);
     if (problem.grad_lse) add = of_sink = problem.grad_lse.number(batch, head, row);
     if (!problem.grad_entropy) return;
