@@ -106,7 +106,8 @@ void plain_bias(const BackwardProblem& call) {
   parallel_for(chains.size(), [&](std::size_t item) {
     for (const std::int64_t head : chains[item]) {
       for (std::int64_t row = 0; row < forward.q_len; ++row) {
-        kernels::plain_grad_bias(call, bias.sums(), head / forward.num_heads, head % forward.num_heads, row);
+        kernels::plain_grad_bias(call, bias.sums(), head / forward.num_heads, head % forward.num_heads, row,
+                                 {0, forward.kv_len});
       }
     }
   });

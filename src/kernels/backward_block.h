@@ -1,6 +1,7 @@
 #ifndef QKV_SRC_KERNELS_BACKWARD_BLOCK_H_
 #define QKV_SRC_KERNELS_BACKWARD_BLOCK_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -64,6 +65,7 @@ class BackwardHead {
   unsigned char* careful = nullptr;
   /// Rows whose own numbers are not finite, ascending: what they spoil is as it should be.
   std::vector<std::int64_t> poisoned;
+  bool is_poisoned(std::int64_t row) const { return std::binary_search(poisoned.begin(), poisoned.end(), row); }
 
  private:
   void place_grad_q();

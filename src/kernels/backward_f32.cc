@@ -140,22 +140,12 @@ void load_rows(BackwardBlock& block) {
   }
 }
 
-bool is_poisoned(const BackwardHead& head, std::int64_t row) {
-  return std::binary_search(head.poisoned.begin(), head.poisoned.end(), row);
-}
-
 void add_slopes(BackwardBlock& block) {
   block.num_groups = 0;
   for_each_group(block.rows.num_rows, [&](std::int64_t first, std::int64_t size) {
     Group& group = block.groups[block.num_groups++] = {first, size};
     kGroupSlopes[size - 1](block, group);
   });
-  for (std::int64_t r = 0; r < block.rows.num_rows; ++r) {
-    Row& row = block.rows.rows[r];
-    row.careful = row.careful && !is_poisoned(block.head, block.row_begin + r);
-    if (!row.careful) continue;
-    for (int w = 0; w < kBlockWords; ++w) block.careful_keys[w] |= block.seen[r * kBlockWords + w];
-  }
 }
 
 void add_key_products(BackwardBlock& block) {
@@ -298,7 +288,7 @@ void finish_rows(BackwardHead& head, std::int64_t row_begin, std::int64_t row_en
     const std::int64_t q_head = head.kv_head * forward.group_size() + row / forward.q_len;
     const std::int64_t index = row % forward.q_len;
     const RowPlace sums{head.grad_q + row * head.grad_q_stride, kPanel};
-    if (head.careful[row] != 0 || (!all_finite(sums, forward.head_dim) && !is_poisoned(head, row))) {
+    if (head.careful[row] != 0 || (!all_finite(sums, forward.head_dim) && !head.is_poisoned(row))) {
       plain_grad_q(problem, head.batch, q_head, index);
     } else {
       write_sums(problem.grad_q, problem.grad_q.address(head.batch, q_head, index), sums, factor, forward.head_dim,

@@ -51,14 +51,12 @@ class PlainGradients : PlainLogits {
     return pair;
   }
 
-  /// Calls visit(key) for the keys that the row sees, ascending.
+  /// Calls visit(key) for the keys of a range that the row sees, ascending.
   template <class Visit>
-  void for_each_visible(const Visit& visit) const {
-    for (std::int64_t base = align_down(keys_.range.begin, kWordKeys); base < keys_.range.end; base += kWordKeys) {
-      const std::uint64_t word = visible_word(keys_, base);
-      for (std::int64_t j = 0; j < kWordKeys; ++j) {
-        if ((word >> j & 1) != 0 && !hidden_by_bias(base + j)) visit(base + j);
-      }
+  void for_each_visible(KeyRange keys, const Visit& visit) const {
+    const std::int64_t end = std::min(keys.end, keys_.range.end);
+    for (std::int64_t key = std::max(keys.begin, keys_.range.begin); key < end; ++key) {
+      if (visible(key)) visit(key);
     }
   }
 
@@ -98,7 +96,7 @@ void write_row(const BackwardProblem& problem, const Result& to, std::span<const
 void plain_grad_q(const BackwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row) {
   const PlainGradients gradients(problem, batch, head, row);
   std::vector<double> sums(static_cast<std::size_t>(problem.forward.head_dim));
-  gradients.for_each_visible([&](std::int64_t key) {
+  gradients.for_each_visible({0, problem.forward.kv_len}, [&](std::int64_t key) {
     const double factor = gradients.pair(key).of_product;
     add_multiple(factor, gradients.key(key), sums);
   });
@@ -136,9 +134,9 @@ void plain_grad_kv(const BackwardProblem& problem, std::int64_t batch, std::int6
 }
 
 void plain_grad_bias(const BackwardProblem& problem, const Result& sums, std::int64_t batch, std::int64_t head,
-                     std::int64_t row) {
+                     std::int64_t row, KeyRange keys) {
   const PlainGradients gradients(problem, batch, head, row);
-  gradients.for_each_visible([&](std::int64_t key) {
+  gradients.for_each_visible(keys, [&](std::int64_t key) {
     const double before = sums.number(batch, head, row, key);
     sums.put(before + gradients.pair(key).of_logit, batch, head, row, key);
   });

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/backward_problem.h"
+#include "kernels/key_range.h"
 
 namespace qkv::kernels {
 
@@ -18,9 +19,9 @@ void plain_grad_q(const BackwardProblem& problem, std::int64_t batch, std::int64
 void plain_grad_kv(const BackwardProblem& problem, std::int64_t batch, std::int64_t kv_head, std::int64_t key_begin,
                    std::int64_t key_end);
 
-/// Adds the gradients of one query row's logits to `sums`, which lies as grad_bias does: float32 or float64.
+/// Adds the gradients of one query row's logits at some keys to `sums`, which lies as grad_bias does: float32 or float64.
 void plain_grad_bias(const BackwardProblem& problem, const Result& sums, std::int64_t batch, std::int64_t head,
-                     std::int64_t row);
+                     std::int64_t row, KeyRange keys);
 
 /// The gradient that one query row adds to its sink's.
 double plain_grad_sink(const BackwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row);

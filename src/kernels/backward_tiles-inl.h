@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/backward_block.h"
+#include "kernels/backward_plain.h"
 #include "kernels/block_view-inl.h"
 #include "kernels/exp2-inl.h"
 #include "kernels/logits-inl.h"
@@ -77,19 +78,25 @@ HWY_INLINE void for_each_panel(std::int64_t columns, const Visit& visit) {
   }
 }
 
-/// Adds a vector of logits' gradients to those of a bias.
-HWY_INLINE void add_bias_vector(const BackwardBlock& block, const Row& row, std::int64_t key, VF slope) {
-  const Result& sums = block.head.call.bias_sums;
+/// Adds a vector of logits' gradients to those of a bias; in double, where arithmetic has left the range of f32.
+HWY_INLINE void add_bias_vector(const BackwardBlock& block, const Row& row, std::int64_t of_head, std::int64_t key,
+                                VF slope) {
+  const BackwardHead& head = block.head;
+  const Result& sums = head.call.bias_sums;
   const std::int64_t count = std::min<std::int64_t>(kLanes, block.keys.end - key);
+  const bool finite = hn::AllTrue(kF32, hn::Eq(hn::Sub(slope, slope), hn::Zero(kF32)));
+  if (HWY_UNLIKELY(row.careful || (!finite && !head.is_poisoned(of_head)))) {
+    return plain_grad_bias(head.call.problem, sums, head.batch, row.head, row.index, {key, key + count});
+  }
   if (sums.dtype == Dtype::kFloat32 && sums.col == 1 && count == kLanes) {
-    float* to = sums.at<float>(block.head.batch, row.head, row.index, key);
+    float* to = sums.at<float>(head.batch, row.head, row.index, key);
     return hn::StoreU(hn::Add(hn::LoadU(kF32, to), slope), kF32, to);
   }
   float lanes[kLanes];
   hn::StoreU(slope, kF32, lanes);
   for (std::int64_t i = 0; i < count; ++i) {
-    const double before = sums.number(block.head.batch, row.head, row.index, key + i);
-    sums.put(before + static_cast<double>(lanes[i]), block.head.batch, row.head, row.index, key + i);
+    const double before = sums.number(head.batch, row.head, row.index, key + i);
+    sums.put(before + static_cast<double>(lanes[i]), head.batch, row.head, row.index, key + i);
   }
 }
 
@@ -102,7 +109,9 @@ void finish_slopes(BackwardBlock& block, std::int64_t key, std::int64_t vectors,
     float* slopes = block.slopes + row * block.pitch + (key - block.keys.begin);
     for (std::int64_t at = 0; at < vectors * kLanes; at += kLanes) {
       VF slope = hn::LoadU(kF32, slopes + at);
-      if (block.head.call.bias_sums) add_bias_vector(block, block.rows.rows[row], key + at, slope);
+      if (block.head.call.bias_sums) {
+        add_bias_vector(block, block.rows.rows[row], block.row_begin + row, key + at, slope);
+      }
       if (block.cap_slopes != nullptr) {
         // Where a key is hidden, its product may be anything.
         const VF cap = hn::LoadU(kF32, block.cap_slopes + r * kLogitStride + (key - view.base) + at);
@@ -185,7 +194,12 @@ void group_slopes(BackwardBlock& block, Group& group) {
   BlockView<kR> view(block.rows, group.first, block.base);
   block_logits(block.rows, view, [&](const Run& run) HWY_ATTR { form_cap_slopes<kR>(block, run, view); });
   for (int r = 0; r < kR; ++r) {
-    for (int w = 0; w < kBlockWords; ++w) block.seen[(group.first + r) * kBlockWords + w] = view.words[w][r];
+    Row& row = block.rows.rows[group.first + r];
+    row.careful = row.careful && !block.head.is_poisoned(block.row_begin + group.first + r);
+    for (int w = 0; w < kBlockWords; ++w) {
+      block.seen[(group.first + r) * kBlockWords + w] = view.words[w][r];
+      if (row.careful) block.careful_keys[w] |= view.words[w][r];
+    }
   }
   if (view.num_runs == 0) return;
   group.begin = view.runs[0].begin - block.keys.begin;

@@ -90,8 +90,8 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
   if (block.head.keys == nullptr) {
     block.own_keys = arena.take<float>(kKeyBlock * block.depth);
     block.packs_panels = rows <= kTileRows;
-    block.values_in_place =
-        !block.pairs && rows <= kTileRows && problem.v.col == 1 && problem.value_dim == block.value_stride;
+    block.values_in_place = !block.pairs && rows <= kTileRows && problem.v.col == 1 &&
+                            problem.value_dim == block.value_stride && problem.value_dim > 0;
   }
   block.values = arena.take<float>(kKeyBlock * align_up(problem.value_dim, panel_columns));
   block.fresh = arena.take<bool>(rows);

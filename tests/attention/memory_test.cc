@@ -13,6 +13,7 @@
 
 #include "base/scratch.h"
 #include "support/call.h"
+#include "support/gradients.h"
 
 namespace {
 
@@ -175,6 +176,47 @@ TEST_P(Memory, OfF64) {
   options.call.options.window = {.left = 100, .right = 0};
   options.bias();
   check(options, "f64");
+}
+
+/// Bytes that the gradients of a call need beyond themselves.
+std::int64_t bytes_back(const BackwardCall& call) {
+  const Saved saved(call.call);
+  const Gradients gradients(call);
+  const AttentionGradients views = gradients.views(call);
+  const AttentionOptions options = call.call.full_options();
+  const std::int64_t before = g_live;
+  g_most = before;
+  std::thread([&] {
+    attention_backward(call.inputs(), saved.views(), views, options);
+    EXPECT_LE(static_cast<std::int64_t>(scratch_bytes()), kPerThread);
+  }).join();
+  return g_most - before;
+}
+
+TEST_P(Memory, OfTheWayBack) {
+  const ThreadScope threads(GetParam());
+  const auto check_back = [&](const std::string& what, Dtype dtype, bool in_place, auto change) {
+    SCOPED_TRACE(what);
+    BackwardCall back;
+    {
+      LongCall options(dtype, Layout::kDense);
+      options.call.options.causal = true;
+      change(options);
+      back.call = std::move(options.call);
+    }
+    Random random(8);
+    back.make_upstream(random, Layout::kDense, what == "lse and entropy", what == "lse and entropy");
+    // A few numbers a row, and the sums of a gradient that cannot be formed in its place.
+    const std::int64_t sums = in_place ? 0 : kLen * kDim * std::int64_t{sizeof(float)};
+    const std::int64_t rows = 8 * kLen * std::int64_t{sizeof(double)};
+    EXPECT_LE(bytes_back(back), sums + rows + GetParam() * kPerThread + kSmallChange);
+  };
+  check_back("plain", Dtype::kFloat32, true, [](LongCall&) {});
+  check_back("half", Dtype::kBFloat16, false, [](LongCall&) {});
+  check_back("softcap", Dtype::kFloat32, true, [](LongCall& o) { o.call.options.softcap = 5; });
+  check_back("a bias that repeats", Dtype::kFloat32, true, [](LongCall& o) { o.bias(); });
+  check_back("mask", Dtype::kFloat32, true, [](LongCall& o) { o.mask(); });
+  check_back("lse and entropy", Dtype::kFloat32, true, [](LongCall&) {});
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, Memory, ::testing::Values(1, 2),

@@ -93,6 +93,23 @@ TEST_P(Strides, BatchLengthHeadDimOrderWithGroups) {
   EXPECT_TRUE(same_bits(by_heads(out), run(dense(q), dense(k), dense(v), {.causal = true}).out));
 }
 
+TEST_P(Strides, ValuesWithoutColumns) {
+  // Few rows read V where it lies, several are handed a packed copy, and many keys are cut into chunks.
+  for (const std::int64_t rows : {1, 2, 6, 7, 40}) {
+    for (const std::int64_t keys : {1, 70, 300, 5000}) {
+      SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(keys) + " keys");
+      const Tensor q = normal({1, 2, rows, 8});
+      const Tensor k = normal({1, 2, keys, 8});
+      const Tensor none({1, 2, keys, 0}, dtype());
+      const Results a = run(q, k, none);
+      const Results b = run(q, k, k);
+      EXPECT_EQ(a.out.num_elements(), 0);
+      EXPECT_TRUE(same_bits(a.lse, b.lse));
+      EXPECT_TRUE(same_bits(a.entropy, b.entropy));
+    }
+  }
+}
+
 TEST_P(Strides, StrideZeroRepeats) {
   const Tensor q = normal({3, 2, 5, 8});
   const Tensor k = normal({1, 1, 70, 8});
