@@ -42,7 +42,7 @@ class PlainRow {
   }
 
   double logit(LogitsStage stage, std::int64_t key) const {
-    const double* k = numbers_of(problem_.k, problem_.k_scales, key, problem_.head_dim);
+    const double* k = numbers_of(problem_.k, problem_.k_scales, problem_.places_of_k()(batch_, key), problem_.head_dim);
     double product = 0;
     for (std::int64_t d = 0; d < problem_.head_dim; ++d) product += query_[static_cast<std::size_t>(d)] * k[d];
     double x = problem_.scale * product;
@@ -74,8 +74,8 @@ class PlainRow {
 
  private:
   /// A row of k or v: in place where it lies as doubles side by side, else in memory that the next one takes.
-  const double* numbers_of(const Operand& operand, const Operand& scales, std::int64_t key, std::int64_t count) const {
-    const KeyPlace place = problem_.key_places(batch_, key);
+  const double* numbers_of(const Operand& operand, const Operand& scales, const KeyPlace& place,
+                           std::int64_t count) const {
     const void* from = operand.address(place.entry, kv_head_, place.row);
     if (operand.dtype == Dtype::kFloat64 && operand.col == 1) return static_cast<const double*>(from);
     numbers_.resize(static_cast<std::size_t>(count));
@@ -161,7 +161,7 @@ class PlainRow {
     state.sum += weight;
     if (weight > 0) state.entropy += weight * exponent;
     if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
-    const double* v = numbers_of(problem_.v, problem_.v_scales, key, problem_.value_dim);
+    const double* v = numbers_of(problem_.v, problem_.v_scales, problem_.key_places(batch_, key), problem_.value_dim);
     double* values = state.values.data();
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * v[c];
   }
