@@ -36,6 +36,10 @@ struct KVCacheOptions {
   /// Rotary positions: append turns key j of a sequence by position j, and attention a row of q by its own. Of head_dim
   /// columns, with any scaling but the dynamic one, whose frequencies change with the length.
   std::optional<Rope> rope = {};
+  /// kCache (StreamingLLM): append keeps keys as they come, and attention turns them by their places in the cache once
+  /// a row's window has left others behind, as KVView::positions says. Needs a rope, which may then have dynamic
+  /// scaling.
+  CachePositions positions = CachePositions::kAbsolute;
 };
 
 /// Keys and values of a batch of sequences, each growing at its own pace: append, then attend.
@@ -45,7 +49,8 @@ struct KVCacheOptions {
 ///     qkv::attention(q, cache.view(), out, {.causal = true});
 ///
 /// The bits are those of attention over k and v of the same numbers, however they were appended; with a rope those of
-/// attention over rope.apply(q) and rope.apply(k). Keys are turned before they are rounded to the cache's dtype: once.
+/// attention over rope.apply(q) and rope.apply(k). Keys are turned before they are rounded to the cache's dtype: once;
+/// with CachePositions::kCache they are rounded as they come and turned as they are read.
 /// Memory: batch * num_kv_heads * capacity * (head_dim * size(k_dtype) + value_dim * size(v_dtype)) bytes, and 4 bytes
 /// more for each of k and v that is int8; all of it is taken when the cache is made. With a rope, the first append takes
 /// room for 32 turns.
@@ -62,7 +67,8 @@ class QKV_API KVCache {
   /// value_dim], any real dtype and strides. `lengths`, one a sequence, says how many of the n are real; the default is
   /// all. Either everything is added or nothing.
   /// @throws ShapeError, DtypeError; ValueError where a sequence has no room: it says how full it is, and for memory of
-  /// the cache itself; std::bad_alloc. Positions that turn end at 2^53, others at 2^60.
+  /// the cache itself; std::bad_alloc. Positions that turn end at 2^53, others, and those of a ring with
+  /// CachePositions::kCache, at 2^60.
   void append(ConstTensorView k, ConstTensorView v, std::span<const std::int64_t> lengths = {});
 
   /// Drops the last keys of each sequence, down to these lengths. @throws ValueError for a length beyond the present one,
@@ -82,7 +88,7 @@ class QKV_API KVCache {
   KVView view() const;
 
   /// Writes everything that a sequence holds to a safetensors file: k, v, their scales, lengths, the options of the
-  /// rope; the bits of what is computed from it stay. The file appears whole or not at all.
+  /// rope and what it turns by; the bits of what is computed from it stay. The file appears whole or not at all.
   /// @throws std::filesystem::filesystem_error
   void save(const std::filesystem::path& path) const;
   /// @throws std::filesystem::filesystem_error; ValueError for a file that save has not written.
@@ -106,6 +112,8 @@ struct PagedKVCacheOptions {
   Dtype k_dtype = Dtype::kFloat32;             ///< as in KVCacheOptions
   Dtype v_dtype = Dtype::kFloat32;
   std::optional<Rope> rope = {};  ///< as in KVCacheOptions
+  /// As in KVCacheOptions. The window is that of a call: without one, places are positions.
+  CachePositions positions = CachePositions::kAbsolute;
 };
 
 /// The same in pages: sequences take pages as they grow, give them back when they shrink, and share those of a common

@@ -157,4 +157,11 @@ LogitsStage to_logits_stage(nb::handle object) {
   throw ValueError(format_text("return_logits: expected {}, got \"{}\"", kExpected, stage));
 }
 
+CachePositions to_cache_positions(nb::handle object) {
+  const std::string positions = to_text(object, "positions");
+  if (positions == "absolute") return CachePositions::kAbsolute;
+  if (positions == "cache") return CachePositions::kCache;
+  throw ValueError(format_text("positions: expected \"absolute\" or \"cache\", got \"{}\"", positions));
+}
+
 }  // namespace qkv::python

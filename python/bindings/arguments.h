@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "qkv/attention.h"
+#include "qkv/kv_view.h"
 
 /// Plain Python values as C++ values. Each throws nb::type_error for another type and qkv::ValueError for a number that
 /// does not fit, naming the argument. NumPy's scalars count as numbers; True and False do not. What an object's own
@@ -33,6 +34,8 @@ std::string to_text(nb::handle object, const char* name);
 Window to_window(nb::handle object);
 /// "scaled", "capped" or "masked".
 LogitsStage to_logits_stage(nb::handle object);
+/// "absolute" or "cache".
+CachePositions to_cache_positions(nb::handle object);
 
 }  // namespace qkv::python
 

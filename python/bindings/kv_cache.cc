@@ -76,10 +76,13 @@ std::optional<Rope> optional_rope(nb::handle object) {
           .c_str());
 }
 
-/// Sizes and dtypes that both kinds have.
+/// Sizes, dtypes, and (rope, positions), which both kinds have.
 template <class Options>
-Options common_options(const nb::tuple& sizes, nb::handle value_dim, nb::handle k_dtype, nb::handle v_dtype) {
+Options common_options(const nb::tuple& sizes, nb::handle value_dim, nb::handle k_dtype, nb::handle v_dtype,
+                       const nb::tuple& turning) {
   Options options;
+  options.rope = optional_rope(turning[0]);
+  options.positions = to_cache_positions(turning[1]);
   options.batch = to_int64(sizes[0], "batch");
   options.num_kv_heads = to_int64(sizes[1], "num_kv_heads");
   options.head_dim = to_int64(sizes[2], "head_dim");
@@ -90,21 +93,19 @@ Options common_options(const nb::tuple& sizes, nb::handle value_dim, nb::handle 
 }
 
 void make_cache(Bound<KVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype,
-                const nb::tuple& ring, nb::handle rope) {
-  auto options = common_options<KVCacheOptions>(sizes, sizes[4], k_dtype, v_dtype);
+                const nb::tuple& ring, const nb::tuple& turning) {
+  auto options = common_options<KVCacheOptions>(sizes, sizes[4], k_dtype, v_dtype, turning);
   options.capacity = to_int64(sizes[3], "capacity");
   options.window = optional_int(ring[0], "window");
   options.num_sinks = to_int64(ring[1], "num_sinks");
-  options.rope = optional_rope(rope);
   make(self, options);
 }
 
 void make_pages(Bound<PagedKVCache>* self, const nb::tuple& sizes, nb::handle k_dtype, nb::handle v_dtype,
-                nb::handle rope) {
-  auto options = common_options<PagedKVCacheOptions>(sizes, sizes[5], k_dtype, v_dtype);
+                const nb::tuple& turning) {
+  auto options = common_options<PagedKVCacheOptions>(sizes, sizes[5], k_dtype, v_dtype, turning);
   options.num_pages = to_int64(sizes[3], "num_pages");
   options.page_size = to_int64(sizes[4], "page_size");
-  options.rope = optional_rope(rope);
   make(self, options);
 }
 
@@ -242,6 +243,10 @@ nb::class_<Bound<Cache>, BoundCache> bind_common(nb::module_& m, const char* nam
     return locked_read(self, [](const Cache& cache) { return cache.nbytes(); });
   });
   type.def_prop_ro("rope", &rope_of<Cache>, nb::sig("def rope(self) -> Rope | None"));
+  type.def_prop_ro("positions", [](Bound<Cache>& self) {
+    const CachePositions positions = locked_read(self, [](const Cache& cache) { return cache.options().positions; });
+    return std::string(positions == CachePositions::kAbsolute ? "absolute" : "cache");
+  });
   type.def_prop_ro(
       "dtype",
       [](Bound<Cache>& self) {
@@ -263,9 +268,9 @@ const BoundCache* cache_of(nb::handle object) {
 void bind_kv_cache(nb::module_& m) {
   nb::class_<BoundCache>(m, "Cache");
   auto cache = bind_common<KVCache>(m, "KVCache");
-  cache.def("__init__", &make_cache, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(),
+  cache.def("__init__", &make_cache, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(),
             nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, "
-                    "ring: tuple[object, ...], rope: object, /) -> None"));
+                    "ring: tuple[object, ...], turning: tuple[object, ...], /) -> None"));
   cache.def_prop_ro("capacity", &option<KVCache, &KVCacheOptions::capacity>);
   cache.def_prop_ro("num_sinks", &option<KVCache, &KVCacheOptions::num_sinks>);
   cache.def_prop_ro(
@@ -275,9 +280,9 @@ void bind_kv_cache(nb::module_& m) {
       },
       nb::sig("def window(self) -> int | None"));
   auto paged = bind_common<PagedKVCache>(m, "PagedKVCache");
-  paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg().none(),
-            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, rope: object, /) "
-                    "-> None"));
+  paged.def("__init__", &make_pages, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+            nb::sig("def __init__(self, sizes: tuple[object, ...], k_dtype: object, v_dtype: object, "
+                    "turning: tuple[object, ...], /) -> None"));
   paged.def("share", &share, nb::arg().none(), nb::arg().none(), nb::arg().none(),
             nb::sig("def share(self, source: int, target: int, length: int | None, /) -> None"));
   paged.def_prop_ro("num_pages", &option<PagedKVCache, &PagedKVCacheOptions::num_pages>);

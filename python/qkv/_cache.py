@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 from qkv import _core
 from qkv._dtypes import dtype_name
@@ -14,6 +14,7 @@ from qkv._types import SupportsDLPack
 __all__ = ["KVCache", "PagedKVCache"]
 
 _Lengths: TypeAlias = int | Iterable[int] | SupportsDLPack
+_Positions: TypeAlias = Literal["absolute", "cache"]
 
 
 def _dtype_names(dtype: Any) -> tuple[str, str]:
@@ -63,6 +64,11 @@ class KVCache(_core.KVCache):
     rope : qkv.position.Rope, optional
         Rotary positions: `append` turns key j of a sequence by position j, once for all, and attention a row of q by
         its own. Neither is turned by the caller. Its head_dim is that of the cache; "dynamic" scaling is refused.
+    positions : {"absolute", "cache"}, default "absolute"
+        "cache" (StreamingLLM): keys are kept as they come, and attention turns a row and the keys that it sees by their
+        places in the cache once the row's window has left others behind: sinks first, then the window's. No position is
+        ever beyond the cache. Needs a ``rope``, which may then have "dynamic" scaling; refuses ``alibi_slopes``. A step
+        turns the keys of the window once; of several rows, each that has left keys behind turns its own.
 
     Raises
     ------
@@ -73,8 +79,8 @@ class KVCache(_core.KVCache):
 
     Notes
     -----
-    A kept key stays at its absolute position, and lengths count the keys that a ring has dropped. Threads may attend to
-    one cache at once; what changes it waits for them.
+    A kept key stays at its absolute position (but for what a rope turns by, see ``positions``), and lengths count the
+    keys that a ring has dropped. Threads may attend to one cache at once; what changes it waits for them.
 
     Examples
     --------
@@ -102,9 +108,10 @@ class KVCache(_core.KVCache):
         window: int | None = None,
         num_sinks: int = 0,
         rope: Rope | None = None,
+        positions: _Positions = "absolute",
     ) -> None:
         sizes = (batch, num_kv_heads, head_dim, capacity, value_dim)
-        super().__init__(sizes, *_dtype_names(dtype), (window, num_sinks), rope)
+        super().__init__(sizes, *_dtype_names(dtype), (window, num_sinks), (rope, positions))
 
     @property
     def rope(self) -> Rope | None:
@@ -159,6 +166,7 @@ class KVCache(_core.KVCache):
         ring = "" if self.window is None else f", window={self.window}"
         sinks = f", num_sinks={self.num_sinks}" if self.num_sinks else ""
         rope = "" if self.rope is None else f", rope={self.rope}"
+        rope += "" if self.positions == "absolute" else f", positions={self.positions!r}"
         return (
             f"KVCache(batch={self.batch}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, "
             f"capacity={self.capacity}, value_dim={self.value_dim}, dtype={self.dtype}{ring}{sinks}{rope}; "
@@ -174,8 +182,8 @@ class PagedKVCache(_core.PagedKVCache):
 
     Parameters
     ----------
-    batch, num_kv_heads, head_dim, value_dim, dtype, rope
-        As in `KVCache`.
+    batch, num_kv_heads, head_dim, value_dim, dtype, rope, positions
+        As in `KVCache`; the window that "cache" goes by is the call's.
     num_pages : int
         Pages that all sequences share.
     page_size : int, default 64
@@ -205,9 +213,10 @@ class PagedKVCache(_core.PagedKVCache):
         value_dim: int | None = None,
         dtype: Any = "float32",
         rope: Rope | None = None,
+        positions: _Positions = "absolute",
     ) -> None:
         sizes = (batch, num_kv_heads, head_dim, num_pages, page_size, value_dim)
-        super().__init__(sizes, *_dtype_names(dtype), rope)
+        super().__init__(sizes, *_dtype_names(dtype), (rope, positions))
 
     @property
     def rope(self) -> Rope | None:
@@ -249,6 +258,7 @@ class PagedKVCache(_core.PagedKVCache):
 
     def __repr__(self) -> str:
         rope = "" if self.rope is None else f", rope={self.rope}"
+        rope += "" if self.positions == "absolute" else f", positions={self.positions!r}"
         return (
             f"PagedKVCache(batch={self.batch}, num_kv_heads={self.num_kv_heads}, head_dim={self.head_dim}, "
             f"num_pages={self.num_pages}, page_size={self.page_size}, value_dim={self.value_dim}, dtype={self.dtype}"

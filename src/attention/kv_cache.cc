@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/kv_cache_state.h"
+#include "attention/kv_positions.h"
 #include "base/raise.h"
 #include "kernels/forward_problem.h"
 
@@ -32,9 +33,9 @@ KVCache::State::State(const KVCacheOptions& given) : options(given) {
                         options.num_sinks, *options.window, options.capacity);
     }
   }
-  if (options.rope) attention_detail::check_cached_rope(kFunction, "rope", *options.rope, options.head_dim);
+  attention_detail::check_cached_rope(kFunction, "", options.rope, options.positions, options.head_dim);
   pair = KVPair(shape());
-  pair.rope = options.rope;
+  if (options.positions == CachePositions::kAbsolute) pair.rope = options.rope;
   lengths.assign(static_cast<std::size_t>(options.batch), 0);
   kept_from.assign(lengths.size(), options.num_sinks);
 }
@@ -46,7 +47,7 @@ KVShape KVCache::State::shape() const {
 
 std::int64_t KVCache::State::most_keys() const noexcept {
   if (!options.window) return options.capacity;
-  return options.rope ? attention_detail::kFarthestPosition : kernels::ForwardProblem::kMostPosition;
+  return pair.rope ? attention_detail::kFarthestPosition : kernels::ForwardProblem::kMostPosition;
 }
 
 std::int64_t KVCache::State::lowest_kept(std::size_t sequence, std::int64_t length) const {
@@ -160,6 +161,7 @@ KVView KVCache::view() const {
   kv.window = state.options.window;
   if (state.options.window) kv.kept_from = qkv::view(state.kept_from.data(), batch);
   kv.rope = state.options.rope;
+  kv.positions = state.options.positions;
   return kv;
 }
 

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "attention/kv_cache_state.h"
+#include "attention/kv_positions.h"
 #include "attention/rope_metadata.h"
 #include "base/raise.h"
 #include "base/safetensors.h"
 #include "qkv/kv_cache.h"
 
-// The files of caches: safetensors "k", "v", their scales, "lengths", and what each kind adds; sizes that no tensor shows
-// and the options of a rope are in the metadata.
+// The files of caches: safetensors "k", "v", their scales, "lengths", and what each kind adds; sizes that no tensor
+// shows, the options of a rope and what it turns by are in the metadata.
 
 namespace qkv {
 
@@ -108,6 +109,9 @@ class KVFile {
   std::optional<Rope> rope(std::int64_t head_dim) const {
     return checked([&] { return attention_detail::rope_in(file_.metadata(), head_dim); });
   }
+  CachePositions positions() const {
+    return checked([&] { return attention_detail::positions_in(file_.metadata()); });
+  }
 
   template <class... Args>
   [[noreturn]] void refuse(TextFor<Args...> text, const Args&... args) const {
@@ -138,6 +142,7 @@ KVCacheOptions options_in(const KVFile& file, const Extents& k, const Extents& v
   options.num_sinks = file.number("num_sinks");
   if (file.has("window")) options.window = file.number("window");
   options.rope = file.rope(options.head_dim);
+  options.positions = file.positions();
   if (k[2] > options.capacity) file.refuse("tensor 'k': {} slots do not fit a capacity of {}", k[2], options.capacity);
   return options;
 }
@@ -153,6 +158,7 @@ PagedKVCacheOptions page_options_in(const KVFile& file, const Extents& k, const 
   options.k_dtype = file.dtype("k");
   options.v_dtype = file.dtype("v");
   options.rope = file.rope(options.head_dim);
+  options.positions = file.positions();
   if (k[0] > options.num_pages) file.refuse("tensor 'k': {} pages do not fit into {}", k[0], options.num_pages);
   return options;
 }
@@ -193,6 +199,7 @@ void KVCache::save(const std::filesystem::path& path) const {
     tensors.push_back({"kept_from", qkv::view(state.kept_from.data(), {options.batch})});
   }
   if (options.rope) attention_detail::add_rope(*options.rope, metadata);
+  attention_detail::add_positions(options.positions, metadata);
   write_safetensors(path, metadata, tensors);
 }
 
@@ -253,6 +260,7 @@ void PagedKVCache::save(const std::filesystem::path& path) const {
   Metadata metadata{{std::string(kFormat), std::string(kPagesFormat)},
                     {"num_pages", std::to_string(options.num_pages)}};
   if (options.rope) attention_detail::add_rope(*options.rope, metadata);
+  attention_detail::add_positions(options.positions, metadata);
   write_safetensors(path, metadata, tensors);
 }
 

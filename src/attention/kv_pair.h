@@ -32,7 +32,7 @@ struct KVShape {
 struct KVPair {
   KVRows k;
   KVRows v;
-  std::optional<Rope> rope;            ///< of the keys, by their positions
+  std::optional<Rope> rope;            ///< of keys that are turned as they come in, by their positions
   std::unique_ptr<KVTurning> turning;  ///< made for the keys that came last
 
   KVPair() = default;

@@ -1,9 +1,6 @@
 #include "attention/kv_turns.h"
 
 #include <algorithm>
-#include <variant>
-
-#include "base/raise.h"
 
 namespace qkv::attention_detail {
 namespace {
@@ -84,18 +81,6 @@ void KVTurning::rotate(const ConstTensorView& keys, std::int64_t first, std::int
     strip.from = static_cast<const char*>(strip.from) + keys.stride(0) * item;
     strip.to = static_cast<char*>(strip.to) + to.head_stride * static_cast<std::int64_t>(size_of(turned_));
   }
-}
-
-void check_cached_rope(std::string_view function, std::string_view argument, const Rope& rope, std::int64_t head_dim) {
-  if (rope.head_dim() != head_dim) {
-    raise<ValueError>("{}: {}: expected a Rope of head_dim = {}, that of the keys, got one of {}", function, argument,
-                      head_dim, rope.head_dim());
-  }
-  if (!std::holds_alternative<DynamicScaling>(rope.options().scaling)) return;
-  raise<ValueError>(
-      "{}: {}: dynamic scaling changes the frequencies as a sequence grows, and keys that have been turned do not "
-      "follow; use yarn, llama3 or linear scaling, or turn q and k by Rope::apply with one seq_len",
-      function, argument);
 }
 
 }  // namespace qkv::attention_detail

@@ -2,7 +2,6 @@
 #define QKV_SRC_ATTENTION_KV_TURNS_H_
 
 #include <cstdint>
-#include <string_view>
 
 #include "attention/kv_rows.h"
 #include "attention/rope_rows.h"
@@ -41,9 +40,6 @@ class KVTurning {
   AlignedBytes scratch_;  ///< a block of turned rows, before they are rounded
   KVRounding round_;
 };
-
-/// Refuses a Rope that no cache can have. `function` and `argument` begin the errors.
-void check_cached_rope(std::string_view function, std::string_view argument, const Rope& rope, std::int64_t head_dim);
 
 }  // namespace qkv::attention_detail
 

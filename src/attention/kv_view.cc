@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/forward.h"
+#include "attention/forward_in_cache.h"
 #include "attention/targets.h"
 #include "attention/validate.h"
 #include "attention/validate_parts.h"
@@ -49,13 +50,17 @@ Tensor turned_queries(const ForwardProblem& problem, const Rope& rope) {
 void attention(ConstTensorView q, const KVView& kv, TensorView out, const AttentionOptions& options,
                const AttentionOutputs& outputs) {
   ForwardProblem problem = attention_detail::validate_kv_view(q, kv, out, options, outputs);
+  const std::string_view target = attention_detail::current_target();
+  const bool turns_keys = kv.positions == CachePositions::kCache;
+  if (turns_keys && target != attention_detail::kReferenceTarget) {
+    return attention_detail::forward_in_cache(problem, *kv.rope, target);
+  }
   Tensor turned;
-  if (kv.rope) {
+  if (kv.rope && !turns_keys) {
     turned = turned_queries(problem, *kv.rope);
     q = turned;
     problem.q = attention_detail::operand_of(q);
   }
-  const std::string_view target = attention_detail::current_target();
   if (target == attention_detail::kReferenceTarget) {
     reference::forward_kv_view(q, kv, out, options, outputs);
   } else {
@@ -66,7 +71,7 @@ void attention(ConstTensorView q, const KVView& kv, TensorView out, const Attent
 void reference::attention(ConstTensorView q, const KVView& kv, TensorView out, const AttentionOptions& options,
                           const AttentionOutputs& outputs) {
   const ForwardProblem problem = attention_detail::validate_kv_view(q, kv, out, options, outputs);
-  if (!kv.rope) return forward_kv_view(q, kv, out, options, outputs);
+  if (!kv.rope || kv.positions == CachePositions::kCache) return forward_kv_view(q, kv, out, options, outputs);
   forward_kv_view(turned_queries(problem, *kv.rope), kv, out, options, outputs);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "attention/kv_cache_state.h"
+#include "attention/kv_positions.h"
 #include "base/raise.h"
 #include "qkv/kv_cache.h"
 
@@ -41,9 +42,9 @@ PagedKVCache::State::State(const PagedKVCacheOptions& given) : options(given) {
   expect("num_pages", 0, options.num_pages);
   expect("page_size", 1, options.page_size);
   shape().check(kFunction);
-  if (options.rope) attention_detail::check_cached_rope(kFunction, "rope", *options.rope, options.head_dim);
+  attention_detail::check_cached_rope(kFunction, "", options.rope, options.positions, options.head_dim);
   pair = KVPair(shape());
-  pair.rope = options.rope;
+  if (options.positions == CachePositions::kAbsolute) pair.rope = options.rope;
   lengths.assign(static_cast<std::size_t>(options.batch), 0);
   users.assign(static_cast<std::size_t>(options.num_pages), 0);
   free.resize(users.size());
@@ -214,6 +215,7 @@ KVView PagedKVCache::view() const {
   kv.lengths = qkv::view(state.lengths.data(), {state.options.batch});
   kv.page_table = qkv::view(state.table.data(), {state.options.batch, state.table_width});
   kv.rope = state.options.rope;
+  kv.positions = state.options.positions;
   return kv;
 }
 

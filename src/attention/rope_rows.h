@@ -55,9 +55,14 @@ class RopeRows {
     Dtype to = Dtype::kFloat32;
   };
 
-  /// @param angles  of Rope::State::angles_for
+  /// @param angles  of angles_of
   RopeRows(const Rope& rope, RopePass pass, Dtypes dtypes, std::shared_ptr<const RopeAngles> angles,
            std::int64_t num_turns = 1);
+  /// Of sequences of this length, for so many positions.
+  static std::shared_ptr<const RopeAngles> angles_of(const Rope& rope, std::optional<std::int64_t> seq_len,
+                                                     std::int64_t positions) {
+    return rope.state_->angles_for(seq_len, positions);
+  }
   /// Forward, by the angles of sequences as long as those of the training.
   RopeRows(const Rope& rope, Dtypes dtypes, std::int64_t num_turns);
 

@@ -2,7 +2,8 @@
 #include <utility>
 #include <vector>
 
-#include "attention/kv_turns.h"
+#include "attention/kv_positions.h"
+#include "attention/rope_angles.h"
 #include "attention/validate.h"
 #include "attention/validate_parts.h"
 #include "kernels/visibility.h"
@@ -140,18 +141,38 @@ void check_kept(const Integers& kept_from, const ForwardProblem& problem, const 
   }
 }
 
-/// Every row is where a rope can turn it.
-void check_positions(const ForwardProblem& problem, const Arguments& arguments) {
+/// Every row is where a rope can turn it. Those that have left keys behind turn where the last one before them does.
+void check_positions(bool in_cache, const ForwardProblem& problem, const Arguments& arguments) {
   if (problem.q_len == 0) return;
   for (std::int64_t b = 0; b < problem.batch; ++b) {
     const std::int64_t first = problem.query_offset[static_cast<std::size_t>(b)];
     const std::int64_t last = first + problem.q_len - 1;
-    if (first >= -kFarthestPosition && last <= kFarthestPosition) continue;
+    const std::int64_t farthest = in_cache ? last - shift_at(problem, last) : last;
+    if (first >= -kFarthestPosition && farthest <= kFarthestPosition) continue;
     arguments.refuse<ValueError>(
         "query_offset",
         "the {} rows of batch {} are at positions {} to {}, but kv.rope turns those from -2^53 "
         "to 2^53 alone",
         problem.q_len, b, first, last);
+  }
+}
+
+/// What has no meaning where keys have places instead of positions.
+void check_in_cache(const ForwardProblem& problem, const Arguments& arguments) {
+  if (problem.alibi_slopes) {
+    arguments.refuse<ValueError>("alibi_slopes",
+                                 "given beside positions within the cache: the distances of ALiBi are of absolute "
+                                 "positions, those of kv.rope of places; use one of them");
+  }
+  if (!problem.logits || problem.logits_stage == LogitsStage::kMasked || problem.q_len == 0) return;
+  for (std::size_t b = 0; b < problem.query_offset.size(); ++b) {
+    const std::int64_t last = problem.query_offset[b] + problem.q_len - 1;
+    if (shift_at(problem, last) == 0) continue;
+    arguments.refuse<ValueError>(
+        "logits",
+        "before masks they are of every key, and those that the row at position {} of batch {} "
+        "has left behind have no place in the cache",
+        last, b);
   }
 }
 
@@ -178,7 +199,7 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
   resolve_out(out, form, arguments, problem);
   problem.k_scales = resolve_scales("kv.k_scales", kv.k_scales, kv.k, form, arguments);
   problem.v_scales = resolve_scales("kv.v_scales", kv.v_scales, kv.v, form, arguments);
-  if (kv.rope) check_cached_rope("qkv::attention", "kv.rope", *kv.rope, problem.head_dim);
+  check_cached_rope("qkv::attention", "kv.", kv.rope, kv.positions, problem.head_dim);
   const Integers lengths = read_lengths(kv, problem, arguments);
   const AttentionOptions all_options = with_rules(options, kv, lengths, arguments);
   const std::int64_t slots = problem.kv_len;
@@ -192,8 +213,10 @@ ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView& kv, cons
     kept_from = read_kept_from(kv, lengths, slots, problem, arguments);
   }
   resolve_options(all_options, arguments, problem);
-  if (kv.rope) check_positions(problem, arguments);
+  const bool in_cache = kv.positions == CachePositions::kCache;
+  if (kv.rope) check_positions(in_cache, problem, arguments);
   resolve_outputs(outputs, form.row, arguments, problem);
+  if (in_cache) check_in_cache(problem, arguments);
   check_logits(lengths, problem, arguments);
   if (kv.kept_from) check_kept(kept_from, problem, arguments);
   return problem;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -72,7 +73,8 @@ struct ForwardProblem {
   Operand k;  ///< [batch, num_kv_heads, kv_len, head_dim], or where key_places says
   Operand v;  ///< [batch, num_kv_heads, kv_len, value_dim]
   KeyPlaces key_places;
-  Operand k_scales;  ///< float32, with the places of k and no columns: given where k is int8
+  std::optional<KeyPlaces> k_places;  ///< of k, where it is no longer kept beside v
+  Operand k_scales;                   ///< float32, with the places of k and no columns: given where k is int8
   Operand v_scales;
   Result out;
 
@@ -105,6 +107,7 @@ struct ForwardProblem {
   Result key_weight;
   std::vector<std::int64_t> stats_keys;  ///< ascending
 
+  const KeyPlaces& places_of_k() const noexcept { return k_places ? *k_places : key_places; }
   std::int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
   /// Query rows that share a kv head.
   std::int64_t rows_of_head() const noexcept { return group_size() * q_len; }

@@ -1,6 +1,7 @@
 #ifndef QKV_SRC_KERNELS_KEY_PLACES_H_
 #define QKV_SRC_KERNELS_KEY_PLACES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -41,6 +42,17 @@ class KeyPlaces {
     return places;
   }
 
+  /// Where one batch keeps its keys, as batch 0: pages stay entries of the pool, slots are then those of operands that
+  /// begin with this batch.
+  KeyPlaces of_batch(std::int64_t batch) const {
+    KeyPlaces places = *this;
+    if (!in_pages()) return places;
+    const auto first = table_.begin() + static_cast<std::ptrdiff_t>(batch * pages_a_batch_);
+    places.table_.assign(first, first + static_cast<std::ptrdiff_t>(pages_a_batch_));
+    return places;
+  }
+
+  bool in_pages() const noexcept { return page_size_ > 0; }
   bool consecutive() const noexcept { return page_size_ == 0 && turns_ == 0; }
 
   KeyPlace operator()(std::int64_t batch, std::int64_t key) const noexcept {

@@ -180,7 +180,7 @@ std::uint32_t pack_staged(const ForwardProblem& problem, const PackedHead& head,
         std::fill_n(to, dims, 0.0f);
         continue;
       }
-      const KeyPlace place = problem.key_places(head.batch, keys.begin + i);
+      const KeyPlace place = problem.places_of_k()(head.batch, keys.begin + i);
       const float scale = kHasScale<T> ? *problem.k_scales.at<float>(place.entry, head.kv_head, place.row) : 1.0f;
       stage_key(k.at<T>(place.entry, head.kv_head, place.row, first), k.col, scale, dims, to);
     }
@@ -202,7 +202,7 @@ inline std::uint32_t pack_staged_pairs(const ForwardProblem& problem, const Pack
       BFloat16* to = staged + i * kStagedDims;
       std::fill_n(to, dims, BFloat16{});
       if (keys.begin + i >= keys.end) continue;
-      const KeyPlace place = problem.key_places(head.batch, keys.begin + i);
+      const KeyPlace place = problem.places_of_k()(head.batch, keys.begin + i);
       const BFloat16* from = k.at<BFloat16>(place.entry, head.kv_head, place.row, first);
       for (std::int64_t d = 0; d < dims; ++d) to[d] = from[d * k.col];
     }
@@ -275,7 +275,7 @@ std::uint32_t pack_keys(const ForwardProblem& problem, const PackedHead& head, K
   for (std::int64_t j = keys.begin; j < keys.end; j += kLanes) {
     const std::int64_t local = head.span.index_of(j);
     float* panel = head.keys + local / kPanel * kPanel * depth + local % kPanel;
-    const KeyPlace place = problem.key_places(head.batch, j);
+    const KeyPlace place = problem.places_of_k()(head.batch, j);
     const T* first = problem.k.at<T>(place.entry, head.kv_head, place.row);
     if constexpr (kReaders == Readers::kFew) ask_for_keys(problem, first, std::min(place.count, problem.kv_len - j));
     if constexpr (Form::kTransposes) {

@@ -60,10 +60,12 @@ class PlainLogits {
 
   /// Rows of k and v: in place where they lie as doubles side by side, else in memory that the next one takes.
   const double* key(std::int64_t key) const {
-    return numbers_of(problem_.k, problem_.k_scales, key, problem_.head_dim, key_numbers_);
+    return numbers_of(problem_.k, problem_.k_scales, problem_.places_of_k()(batch_, key), problem_.head_dim,
+                      key_numbers_);
   }
   const double* value(std::int64_t key) const {
-    return numbers_of(problem_.v, problem_.v_scales, key, problem_.value_dim, value_numbers_);
+    return numbers_of(problem_.v, problem_.v_scales, problem_.key_places(batch_, key), problem_.value_dim,
+                      value_numbers_);
   }
 
   const ForwardProblem& problem_;
@@ -76,9 +78,8 @@ class PlainLogits {
   double slope_ = 0;
 
  private:
-  const double* numbers_of(const Operand& operand, const Operand& scales, std::int64_t key, std::int64_t count,
+  const double* numbers_of(const Operand& operand, const Operand& scales, const KeyPlace& place, std::int64_t count,
                            std::vector<double>& memory) const {
-    const KeyPlace place = problem_.key_places(batch_, key);
     const void* from = operand.address(place.entry, kv_head_, place.row);
     if (operand.dtype == Dtype::kFloat64 && operand.col == 1) return static_cast<const double*>(from);
     memory.resize(static_cast<std::size_t>(count));

@@ -37,7 +37,7 @@ KeyRange part_of(KeyRange range, std::int64_t begin, std::int64_t end, std::int6
 
 NextHead::NextHead(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, KeyRange range)
     : problem_(&problem), batch_(batch), kv_head_(kv_head), range_(range) {
-  if (!problem.key_places.consecutive()) problem_ = nullptr;
+  if (!problem.key_places.consecutive() || problem.k_places) problem_ = nullptr;
   const double rows = static_cast<double>(problem.rows_of_head()) + static_cast<double>(range.end - range.begin);
   const double columns = static_cast<double>(problem.head_dim) + static_cast<double>(problem.value_dim);
   if (rows * columns * static_cast<double>(size_of(problem.dtype)) > static_cast<double>(kMostBytes))

@@ -33,6 +33,16 @@ class SlotIndex {
     return {first, last};
   }
 
+  /// The slots of numbers [begin, end), counted from `begin`.
+  SlotIndex within(std::int64_t begin, std::int64_t end) const {
+    SlotIndex part;
+    for (auto slot = std::lower_bound(slots_.begin(), slots_.end(), Slot{begin, 0});
+         slot != slots_.end() && slot->chosen < end; ++slot) {
+      part.slots_.push_back({slot->chosen - begin, slot->place});
+    }
+    return part;
+  }
+
  private:
   std::vector<Slot> slots_;
 };

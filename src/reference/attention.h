@@ -13,7 +13,9 @@ namespace qkv::reference {
 struct Inputs {
   ConstTensorView q, k, v;
   AttentionOptions options;
-  std::int64_t num_sink_keys = 0;  ///< keys that the window does not hide
+  std::int64_t num_sink_keys = 0;      ///< keys that the window does not hide
+  const Rope* rope = nullptr;          ///< turns rows and keys by their places in the cache (CachePositions::kCache),
+  Dtype kept_dtype = Dtype::kFloat32;  ///< as which it keeps the keys
 };
 
 /// The contract of qkv::attention in scalar double precision, for operands that have passed validation (the layer above

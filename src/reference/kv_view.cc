@@ -61,7 +61,8 @@ void forward_kv_view(ConstTensorView q, const KVView& kv, TensorView out, const 
   AttentionOptions all = options;
   all.kv_lens = view(lengths.data(), {static_cast<std::int64_t>(lengths.size())});
   if (kv.window && !all.window.left && !all.window.right) all.window.left = *kv.window - 1;
-  forward({q, k, v, all, kv.num_sinks}, out, outputs);
+  const bool turns_keys = kv.positions == CachePositions::kCache;
+  forward({q, k, v, all, kv.num_sinks, turns_keys ? &*kv.rope : nullptr, kv.k.dtype()}, out, outputs);
 }
 
 }  // namespace qkv::reference

@@ -45,11 +45,24 @@ Row make_row(const Inputs& in, std::int64_t b, std::int64_t h, std::int64_t i) {
   row.position = row.filled - extent(in.q, 2) + i;
   if (offset.one() != nullptr) row.position = *offset.one() + i;
   if (offset.per_batch() != nullptr) row.position = integer(*offset.per_batch(), {b}) + i;
+  if (in.rope == nullptr) return row;
+  if (in.options.window.left && row.position > *in.options.window.left) {
+    row.shift = std::max<std::int64_t>(row.position - *in.options.window.left - in.num_sink_keys, 0);
+  }
+  const std::int64_t place = row.position - row.shift;
+  row.turn.emplace(*in.rope, place + 1);
+  row.query = (*row.turn)(row.query, place, in.q.dtype(), in.q.dtype());
   return row;
 }
 
 double scaled_logit(const Inputs& in, const Row& row, std::int64_t j) {
-  const std::vector<double> k = vector_at(in.k, row.b, row.kv_head, j);
+  std::vector<double> k = vector_at(in.k, row.b, row.kv_head, j);
+  if (row.turn) {
+    const std::int64_t place = j < in.num_sink_keys ? j : j - row.shift;
+    // Not rounded to 16 bits, nor to 8, once more.
+    const Dtype to = in.kept_dtype == Dtype::kFloat64 ? Dtype::kFloat64 : Dtype::kFloat32;
+    k = (*row.turn)(k, place, in.kept_dtype, to);
+  }
   double dot = 0;
   for (std::size_t d = 0; d < k.size(); ++d) dot += row.query[d] * k[d];
   return dot * in.options.scale.value_or(1 / std::sqrt(static_cast<double>(k.size())));

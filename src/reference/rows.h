@@ -2,9 +2,11 @@
 #define QKV_SRC_REFERENCE_ROWS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "reference/attention.h"
+#include "reference/turn.h"
 
 namespace qkv::reference {
 
@@ -24,6 +26,8 @@ struct Row {
   std::int64_t filled = 0;    // keys from here on are hidden
   std::int64_t position = 0;  // among the keys
   std::vector<double> query = {};
+  std::int64_t shift = 0;         // how far keys behind the sinks have moved up: as many as the window has left
+  std::optional<Turn> turn = {};  // of rows whose keys turn by their places
 };
 
 /// One key that a row sees.

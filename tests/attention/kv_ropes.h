@@ -52,6 +52,30 @@ inline PagedKVCacheOptions with_rope(PagedKVCacheOptions options, const Rope& ro
   return options;
 }
 
+/// The same options with keys that turn by their places in the cache.
+template <class Options>
+Options in_places(Options options) {
+  options.positions = CachePositions::kCache;
+  return options;
+}
+
+/// Slots, some of them to spare, of which rows see the last 12 and 3 sinks.
+inline KVCacheOptions ring_in_places(Dtype dtype, const Rope& rope) {
+  KVCacheOptions options = in_places(with_rope(small_options(dtype), rope));
+  options.window = 12;
+  options.num_sinks = 3;
+  return options;
+}
+
+inline Rope dynamic_rope() { return Rope(kRopeDim, {.scaling = DynamicScaling{2.5}, .max_position = 9}); }
+
+/// Every rope of caches, and the scaling that only keys take which turn as they are read.
+inline std::vector<NamedRope> ropes_in_places() {
+  std::vector<NamedRope> ropes = ropes_of_caches();
+  ropes.push_back({"dynamic", dynamic_rope()});
+  return ropes;
+}
+
 }  // namespace qkv::support
 
 #endif  // QKV_TESTS_ATTENTION_KV_ROPES_H_

@@ -33,5 +33,15 @@ TEST(SlotIndex, WhatIsNotListedHasNoPlace) {
   EXPECT_TRUE(places(SlotIndex(List{}), 0).empty());
 }
 
+TEST(SlotIndex, APartIsCountedFromItsFirstNumber) {
+  const SlotIndex index(List{7, 0, 7, 3, 4, 0});
+  const SlotIndex part = index.within(3, 7);
+  EXPECT_EQ(places(part, 0), (List{3}));
+  EXPECT_EQ(places(part, 1), (List{4}));
+  for (const std::int64_t absent : {-3, 3, 4, 7}) EXPECT_TRUE(places(part, absent).empty()) << absent;
+  EXPECT_EQ(places(index.within(7, 8), 0), (List{0, 2}));
+  EXPECT_TRUE(places(index.within(1, 3), 0).empty());
+}
+
 }  // namespace
 }  // namespace qkv::kernels
