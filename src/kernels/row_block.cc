@@ -102,6 +102,7 @@ void begin_rows(RowBlock& block, std::int64_t row_begin, std::int64_t row_end, s
     row.keys = row_keys(problem, block.head.batch, row.head, row.index);
     if (problem.bias) row.bias = problem.bias.address(block.head.batch, row.head, row.index);
     if (problem.alibi_slopes) row.slope = static_cast<float>(problem.alibi_slopes.number(block.head.batch, row.head));
+    if (problem.dropout > 0) row.dropout = row_dropout(problem, block.head.batch, row.head, row.keys.position);
     if (problem.sinks) {
       row.careful = !(problem.sinks.number(block.head.batch, row.head) < std::numeric_limits<double>::infinity());
     }
