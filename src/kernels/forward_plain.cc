@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/dropout.h"
 #include "kernels/key_order.h"
 #include "kernels/row_result.h"
 #include "kernels/visibility.h"
@@ -39,6 +40,7 @@ class PlainRow {
         query_(static_cast<std::size_t>(problem.head_dim)) {
     read_numbers(problem.q.address(batch, head, row), problem.q.dtype, problem.q.col, problem.head_dim, query_.data());
     if (problem.alibi_slopes) slope_ = problem.alibi_slopes.number(batch, head);
+    if (problem.dropout > 0) dropout_ = row_dropout(problem, batch, head, keys_.position);
   }
 
   double logit(LogitsStage stage, std::int64_t key) const {
@@ -66,7 +68,7 @@ class PlainRow {
   /// Writes those columns of out that are not finite, nothing else.
   void repair_out() {
     const State state = softmax();
-    const double factor = result_of(state).value_factor;
+    const double factor = result_of(state).out_factor;
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
       if (!std::isfinite(problem_.out.number(batch_, head_, row_, c))) put_out(state, c, factor);
     }
@@ -163,7 +165,15 @@ class PlainRow {
     if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
     const double* v = numbers_of(problem_.v, problem_.v_scales, key, problem_.value_dim);
     double* values = state.values.data();
-    for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * v[c];
+    const double left = problem_.dropout > 0 ? weight * kept(key) : weight;
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += left * v[c];
+  }
+
+  /// 1 for a key whose weight dropout keeps, else 0. Keys of a word come one after the other.
+  double kept(std::int64_t key) const {
+    const std::int64_t base = align_down(key, kWordKeys);
+    if (base != kept_base_) kept_word_ = kept_word(dropout_, kept_base_ = base);
+    return (kept_word_ >> (key % kWordKeys) & 1) != 0 ? 1 : 0;
   }
 
   static void merge(const State& chunk, State& total) {
@@ -216,7 +226,7 @@ class PlainRow {
   void write(const State& state) const {
     const RowResult result = result_of(state);
     result.write();
-    for (std::int64_t c = 0; c < problem_.value_dim; ++c) put_out(state, c, result.value_factor);
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) put_out(state, c, result.out_factor);
     if (!problem_.weights) return;  // written with the first columns, where there are too many for one call
     for (const SlotIndex::Slot& head_slot : problem_.weight_heads.of(head_)) {
       for (const SlotIndex::Slot& row_slot : problem_.weight_rows.of(row_)) {
@@ -245,6 +255,9 @@ class PlainRow {
   std::vector<double> query_;
   mutable std::vector<double> numbers_;
   double slope_ = 0;
+  RowDropout dropout_;
+  mutable std::int64_t kept_base_ = -1;  ///< of kept_word_
+  mutable std::uint64_t kept_word_ = 0;
   std::vector<std::int64_t> seen_;
   std::vector<double> logits_;
   bool any_seen_ = false;

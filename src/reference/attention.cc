@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/philox.h"
 #include "reference/element.h"
 
 namespace qkv::reference {
@@ -110,11 +111,31 @@ double softmax(std::vector<Visible>& keys, double sink) {
   return largest + std::log(sum);
 }
 
+/// What dropout multiplies a weight by, from the words of docs/op/dropout.md.
+double dropout_factor(const Inputs& in, const Row& row, std::int64_t j) {
+  const double p = in.options.dropout.p;
+  if (p == 0) return 1;
+  const auto halves = [](auto number) {
+    const auto bits = static_cast<std::uint64_t>(number);
+    return Philox::Key{static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+  };
+  const Philox::Key position = halves(row.position);
+  const Philox::Counter of_row =
+      Philox::words({position[0], position[1], halves(row.h)[0], halves(in.first_batch + row.b)[0]},
+                    halves(*in.options.dropout.seed), 10);
+  const Philox::Key counter = halves(16 * (j / 64) + j % 16);
+  const Philox::Counter numbers =
+      Philox::words({counter[0], counter[1], of_row[2], of_row[3]}, {of_row[0], of_row[1]}, 7);
+  const bool kept = numbers[static_cast<std::size_t>(j % 64 / 16)] >= std::floor(p * 0x1p32 + 0.5);
+  return kept && p < 1 ? 1 / (1 - p) : 0;
+}
+
 void write_out(const Inputs& in, const Row& row, const std::vector<Visible>& keys, const TensorView& out) {
   std::vector<double> sum(static_cast<std::size_t>(extent(in.v, 1)), 0.0);
   for (const Visible& key : keys) {
     const std::vector<double> v = vector_at(in.v, row.b, row.kv_head, key.key);
-    for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += key.weight * v[d];
+    const double weight = key.weight * dropout_factor(in, row, key.key);
+    for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += weight * v[d];
   }
   for (std::size_t d = 0; d < sum.size(); ++d) store(out, {row.b, row.h, row.i, static_cast<std::int64_t>(d)}, sum[d]);
 }

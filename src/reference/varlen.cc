@@ -58,7 +58,11 @@ void forward_varlen(ConstTensorView q, ConstTensorView k, ConstTensorView v, Ten
   for (std::int64_t s = 0; s + 1 < options.cu_seqlens_q.extent(0); ++s) {
     const Rows queries = rows_of(options.cu_seqlens_q, s);
     const Rows keys = rows_of(options.cu_seqlens_k, s);
-    forward({by_head(q, queries), by_head(k, keys), by_head(v, keys), options_of(options.attention, s)},
+    forward({.q = by_head(q, queries),
+             .k = by_head(k, keys),
+             .v = by_head(v, keys),
+             .options = options_of(options.attention, s),
+             .first_batch = s},
             by_head(out, queries), outputs_of(outputs, queries));
   }
 }
