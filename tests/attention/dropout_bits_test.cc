@@ -45,7 +45,8 @@ TEST_P(DropoutBits, IsThatOfTheReference) {
     expect_close(with_wider_out(run_all(call, wanted), call.options.dropout),
                  with_wider_out(expected, call.options.dropout));
   });
-  for_dropped_calls(101, 5, 600, [](Random&, Call& call) {
+  for_dropped_calls(101, 20, 600, [](Random&, Call& call) {
+    if (call.kv_len <= 256) return;  // of more than one block
     const Results expected = run_all(call, {.matrices = false}, &reference::attention);
     expect_close(with_wider_out(run_all(call, {.matrices = false}), call.options.dropout),
                  with_wider_out(expected, call.options.dropout));

@@ -52,9 +52,9 @@ TEST_P(DropoutCases, KeepsAShareOfWeightsThatNothingTies) {
     for (const double bit : bits) sum += bit;
     const double variance = p * (1 - p);
     EXPECT_LT(std::abs(sum), 5 * std::sqrt(count * variance)) << "the share that is kept";
-    // Neighbours along each axis, words of 64 keys, and the places of one counter.
-    for (const std::int64_t distance :
-         {std::int64_t{1}, std::int64_t{16}, std::int64_t{64}, kKeys, kRows * kKeys, kHeads * kRows * kKeys}) {
+    // Neighbours along each axis, the places of one counter, words of 64 keys, and blocks of 256.
+    for (const std::int64_t distance : {std::int64_t{1}, std::int64_t{16}, std::int64_t{64}, std::int64_t{256}, kKeys,
+                                        kRows * kKeys, kHeads * kRows * kKeys}) {
       double product = 0;
       for (std::size_t i = 0; i + static_cast<std::size_t>(distance) < bits.size(); ++i) {
         product += bits[i] * bits[i + static_cast<std::size_t>(distance)];
