@@ -36,10 +36,12 @@ struct Window {
   std::optional<std::int64_t> right = {};  ///< keys after it
 };
 
-/// Reserved: a probability other than 0 is refused by this version.
+/// Makes weights 0 with probability p, after softmax, and divides the others by 1 - p. Which ones is a function of the
+/// seed, the batch, the query head, the row's position and the key alone: the same call drops the same weights, however it
+/// is cut and on any target. docs/op/dropout.md has the definition.
 struct Dropout {
-  double p = 0;                            ///< probability of a weight to become 0
-  std::optional<std::uint64_t> seed = {};  ///< of the random numbers
+  double p = 0;                            ///< from 0 (off) to 1 (nothing is left, and out is 0)
+  std::optional<std::uint64_t> seed = {};  ///< needed where p > 0; another one for each call that should differ
 };
 
 /// What attention computes beyond softmax(scale Q K^T) V. Every member has a default.
@@ -65,7 +67,7 @@ struct AttentionOptions {
   std::optional<ConstTensorView> alibi_slopes = {};
   /// Keys at kv_lens[b] and beyond are hidden: int32 or int64, shape [batch], each in 0..kv_len.
   std::optional<ConstTensorView> kv_lens = {};
-  /// Reserved.
+  /// Weights that do not meet V. lse, weights, logits and statistics are those without it.
   Dropout dropout = {};
 };
 

@@ -117,8 +117,9 @@ typedef struct qkv_attention_options {
   const qkv_tensor* sinks;         ///< a logit per head without a value: [num_heads] or [batch, num_heads]
   const qkv_tensor* alibi_slopes;  ///< adds -slope * |p - j|: [num_heads] or [batch, num_heads]
   const qkv_tensor* kv_lens;       ///< hides keys at kv_lens[b] and beyond: int32 or int64, [batch], in 0..kv_len
-  double dropout_p;                ///< reserved: a probability other than 0 is refused by this version
-  const uint64_t* dropout_seed;    ///< reserved
+  /// Probability of a weight to become 0, after softmax; the others are divided by 1 - p. From 0, off, to 1: out is 0.
+  double dropout_p;
+  const uint64_t* dropout_seed;  ///< of which weights those are; needed where dropout_p > 0
 } qkv_attention_options;
 
 /// The defaults, with struct_size set.

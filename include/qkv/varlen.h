@@ -21,7 +21,7 @@ struct VarlenOptions {
 };
 
 /// Attention within each sequence of a batch of unequal lengths that lie one after the other, without padding: as if
-/// qkv::attention were called for each segment, with the same bits.
+/// qkv::attention were called for each segment, with the same bits. Dropout takes the number of a segment for its batch.
 ///
 /// @param q    [total_q, num_heads, head_dim]; dtypes and strides as in attention, for all operands
 /// @param k    [total_kv, num_kv_heads, head_dim]

@@ -95,9 +95,11 @@ def attention(
     kv_lens : int, or ints or int array of shape [batch], optional
         Keys at kv_lens[b] and beyond are hidden; each in 0..kv_len. An int is for every batch.
     dropout : float, default 0.0
-        Only 0 in this version.
+        Probability of a weight to become 0 before it meets v, from 0 to 1; the others are divided by ``1 - dropout``.
+        lse, logits, weights and stats are those without it.
     seed : int, optional
-        Of the dropout.
+        Of the dropout, from 0 to ``2**64 - 1``; needed where there is one. Which weights are dropped is a function of
+        the seed, the batch, the query head, the row's position and the key: give each layer and step another seed.
     return_lse : bool, default False
         Also return lse.
     return_weights : bool or Select, default False

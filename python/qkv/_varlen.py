@@ -68,7 +68,8 @@ def attention_varlen(
     cu_seqlens_k : int32 or int64 array, or ints, of shape [num_segments + 1]
         The same of k and v, from 0 to total_kv.
     causal, window, scale, softcap, dropout, seed
-        Of every segment, as in `qkv.attention`; positions count from the segment's first key.
+        Of every segment, as in `qkv.attention`; positions count from the segment's first key. Dropout takes the number
+        of a segment for its batch.
     query_offset : int, or ints or int array of shape [num_segments], optional
         The position of a segment's first row. The default puts its last row at its last key.
     sinks, alibi_slopes : array, shape [num_heads] or [num_segments, num_heads], optional

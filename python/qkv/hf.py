@@ -243,8 +243,8 @@ def _check_tensors(**tensors: torch.Tensor | None) -> None:
 def _check_options(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout:
         raise ValueError(
-            f"dropout is {dropout}; this version of qkv has none: call model.eval(), or set the attention dropout of "
-            "the model's config to 0"
+            f"dropout is {dropout}, and transformers gives no seed for it: call model.eval(), or set the attention "
+            "dropout of the model's config to 0"
         )
     for argument, meaning in _UNSUPPORTED.items():
         if kwargs.get(argument) is not None:

@@ -78,6 +78,7 @@ ForwardProblem part_of(const ForwardProblem& bare, const ForwardProblem& whole, 
   part.query_offset = {whole.query_offset[batch] + group.begin};
   part.kv_lens = {whole.kv_lens[batch]};
   part.key_places = whole.key_places.of_batch(group.batch);
+  part.first_batch = whole.first_batch + group.batch;
   part.weight_rows = whole.weight_rows.within(group.begin, group.end);
   const auto advance = [&](auto& operand, std::int64_t row) {
     if (operand) operand.data = operand.address(group.batch, 0, row);

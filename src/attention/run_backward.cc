@@ -57,6 +57,7 @@ class RowsAgain {
       if (!call.grad_entropy && !large) continue;
       ForwardProblem& again = forwards.emplace_back(call.forward);
       again.value_dim = 0;
+      again.dropout = 0;  // what follows is of the weights before it
       if (call.grad_entropy) add_row(again, again.entropy, call.entropy);
       if (large) {
         add_row(again, again.lse, call.computed_lse);

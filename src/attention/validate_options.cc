@@ -105,13 +105,20 @@ void resolve_query_offset(const QueryOffset& given, Arguments& arguments, Forwar
   }
 }
 
-void check_dropout(const Dropout& dropout, const Arguments& arguments) {
+void resolve_dropout(const Dropout& dropout, const Arguments& arguments, ForwardProblem& problem) {
   if (!(dropout.p >= 0 && dropout.p <= 1)) {
     arguments.refuse<ValueError>("dropout", "expected a probability p in 0..1, got {}", dropout.p);
   }
-  if (dropout.p != 0) {
-    arguments.refuse<ValueError>("dropout", "p = {} is not supported by this version, use 0", dropout.p);
+  if (dropout.p == 0) return;
+  if (!dropout.seed) arguments.refuse<ValueError>("dropout", "p = {} needs a seed, and none was given", dropout.p);
+  // Which weights are dropped is a function of these two by 32 bits each.
+  constexpr std::int64_t kMost = std::int64_t{1} << 32;
+  if (problem.batch > kMost || problem.num_heads > kMost) {
+    arguments.refuse<ShapeError>("dropout", "expected at most 2^32 batches and heads, got {} and {}", problem.batch,
+                                 problem.num_heads);
   }
+  problem.dropout = dropout.p;
+  problem.seed = *dropout.seed;
 }
 
 }  // namespace
@@ -153,9 +160,9 @@ void resolve_options(const AttentionOptions& options, Arguments& arguments, Forw
   if (options.alibi_slopes) {
     problem.alibi_slopes = read_per_head("alibi_slopes", *options.alibi_slopes, arguments, problem);
   }
+  resolve_dropout(options.dropout, arguments, problem);  // before memory is taken for each batch
   resolve_kv_lens(options, arguments, problem);
   resolve_query_offset(options.query_offset, arguments, problem);
-  check_dropout(options.dropout, arguments);
 }
 
 }  // namespace qkv::attention_detail

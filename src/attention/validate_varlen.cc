@@ -79,6 +79,7 @@ ForwardProblem segment_of(const ForwardProblem& whole, std::int64_t index, const
   const auto at = static_cast<std::size_t>(index);
   ForwardProblem part = whole;
   part.batch = 1;
+  part.first_batch = index;
   part.q_len = q_bounds[at + 1] - q_bounds[at];
   part.kv_len = k_bounds[at + 1] - k_bounds[at];
   part.kv_lens = {part.kv_len};

@@ -67,6 +67,7 @@ BackwardBlock::BackwardBlock(BackwardHead& of, std::int64_t index)
   slopes = arena.take<float>(most_rows * pitch);
   seen = arena.take<std::uint64_t>(most_rows * kBlockWords);
   groups = arena.take<Group>(most_rows);
+  if (forward.dropout > 0) kept = arena.take<std::uint64_t>(kTileRows * kBlockWords);
   if (forward.softcap > 0) cap_slopes = arena.take<float>(kTileRows * kLogitStride);
   if (problem.grad_q) key_rows = arena.take<float>(panel_floats(forward.head_dim, most_keys));
   if (problem.grad_k) {

@@ -39,10 +39,12 @@ class PlainGradients : PlainLogits {
   Pair pair(std::int64_t key) const {
     const double raw = logit(LogitsStage::kScaled, key);
     const double log_weight = (finish(LogitsStage::kMasked, key, raw) - terms_.lse) - terms_.lse_rest;
-    Pair pair{.weight = std::exp(log_weight)};
-    double slope = (product(value(key)) - delta_) + terms_.add;
-    if (terms_.entropy != 0 && pair.weight > 0) slope -= terms_.entropy * log_weight;
-    pair.of_logit = pair.weight * slope;
+    const double weight = std::exp(log_weight);
+    const double left = problem_.dropout > 0 ? kept(key) * problem_.kept_factor() : 1.0;
+    double slope = (left * product(value(key)) - delta_) + terms_.add;
+    if (terms_.entropy != 0 && weight > 0) slope -= terms_.entropy * log_weight;
+    Pair pair{.weight = left * weight};
+    pair.of_logit = weight * slope;
     pair.of_product = pair.of_logit * problem_.scale;
     if (problem_.softcap > 0) {
       const double t = std::tanh(raw / problem_.softcap);

@@ -14,6 +14,7 @@
 #include "kernels/backward_block.h"
 #include "kernels/backward_plain.h"
 #include "kernels/block_view-inl.h"
+#include "kernels/dropout-inl.h"
 #include "kernels/exp2-inl.h"
 #include "kernels/logits-inl.h"
 #include "kernels/tile-inl.h"
@@ -52,6 +53,7 @@ struct BackwardBlock {
   float* slopes = nullptr;        ///< the gradients of q' k
   float* cap_slopes = nullptr;    ///< of a softcap: [kTileRows][kLogitStride]
   std::uint64_t* seen = nullptr;  ///< [rows][kBlockWords]
+  std::uint64_t* kept = nullptr;  ///< of a group's rows, [kTileRows][kBlockWords]: the weights that dropout keeps
   float* key_sums = nullptr;      ///< panels of grad_k's columns: [most_keys][kPanel]
   float* value_sums = nullptr;    ///< and of grad_v's
   Group* groups = nullptr;
@@ -134,6 +136,7 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
   multiply_add(Factors{block.grads + view.first_row * block.grad_stride, block.grad_stride, panel, kPanel, depth}, acc);
 
   const Formula& formula = block.rows.formula;
+  const VF kept_factor = hn::Set(kF32, static_cast<float>(head.call.by_key.kept_factor()));
   const bool direct = !head.call.bias_sums && block.cap_slopes == nullptr;
   const VF residual = hn::Set(kF32, formula.general ? 1.0f : static_cast<float>(formula.residual));
   const VF of_product = hn::Set(kF32, direct ? static_cast<float>(formula.residual) : 1.0f);
@@ -152,12 +155,16 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
     float* weights = block.weights + row * block.pitch + local;
     float* slopes = block.slopes + row * block.pitch + local;
     const TileMasks visible(view.words[word][r] >> shift);
+    const std::uint64_t* kept = block.kept;
+    const TileMasks left(kept != nullptr ? kept[r * kBlockWords + word] >> shift : 0);
     HWY_UNROLL(8)
     for (int w = 0; w < kW; ++w) {
       // Fused: a logit and lse are near each other, and what is left of them is small.
       const VF log_weight = hn::Sub(hn::MulSub(hn::LoadU(kF32, logits + w * kLanes), residual, lse), lse_rest);
       VF weight = exp2_nonpositive(hn::Mul(log2e, log_weight));
-      VF slope = hn::Sub(acc.v[r][w], delta);
+      VF product = acc.v[r][w];
+      if (kept != nullptr) product = hn::IfThenElseZero(left[w], hn::Mul(kept_factor, product));
+      VF slope = hn::Sub(product, delta);
       if (head.add != nullptr) {
         // Of a weight of 0 nothing is left: its logarithm must not make NaN of it.
         const VF bounded = max_or_nan(hn::Set(kF32, -1e4f), log_weight);
@@ -167,6 +174,7 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
       if (!all) weight = hn::IfThenElseZero(visible[w], weight);
       slope = hn::Mul(hn::Mul(weight, slope), of_product);
       if (!all) slope = hn::IfThenElseZero(visible[w], slope);
+      if (kept != nullptr) weight = hn::IfThenElseZero(left[w], hn::Mul(kept_factor, weight));
       hn::StoreU(weight, kF32, weights + w * kLanes);
       hn::StoreU(slope, kF32, slopes + w * kLanes);
     }
@@ -199,6 +207,8 @@ void group_slopes(BackwardBlock& block, Group& group) {
     for (int w = 0; w < kBlockWords; ++w) {
       block.seen[(group.first + r) * kBlockWords + w] = view.words[w][r];
       if (row.careful) block.careful_keys[w] |= view.words[w][r];
+      if (block.kept == nullptr || view.words[w][r] == 0) continue;
+      block.kept[r * kBlockWords + w] = kept_bits(row.dropout, block.base + w * kWordKeys);
     }
   }
   if (view.num_runs == 0) return;

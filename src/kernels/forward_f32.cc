@@ -20,6 +20,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h, which sets the target of each pass.
 #include "hwy/highway.h"
+#include "kernels/dropout-inl.h"
 #include "kernels/outputs-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/queries-inl.h"
@@ -37,6 +38,7 @@ void group_step(RowBlock& block, std::int64_t first_row, std::int64_t base) {
   block_logits(block, view);
   if (view.num_runs == 0) return;
   for (int r = 0; r < kR; ++r) view.correction[r] = update_row(block, r, view);
+  if (block.problem.dropout > 0) drop_weights(block, view);
   view.fresh = std::exchange(block.fresh[first_row], false);
   block_values(block, view);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/dropout.h"
 #include "kernels/key_order.h"
 #include "kernels/plain_logits.h"
 #include "kernels/row_result.h"
@@ -39,7 +40,7 @@ class PlainRow : PlainLogits {
   /// Writes those columns of out that are not finite, nothing else.
   void repair_out() {
     const State state = softmax();
-    const double factor = result_of(state).value_factor;
+    const double factor = result_of(state).out_factor;
     for (std::int64_t c = 0; c < problem_.value_dim; ++c) {
       if (!std::isfinite(problem_.out.number(batch_, head_, row_, c))) put_out(state, c, factor);
     }
@@ -118,7 +119,8 @@ class PlainRow : PlainLogits {
     if (std::binary_search(problem_.stats_keys.begin(), problem_.stats_keys.end(), key)) state.chosen += weight;
     const double* v = value(key);
     double* values = state.values.data();
-    for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += weight * v[c];
+    const double left = problem_.dropout > 0 ? weight * kept(key) : weight;
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) values[c] += left * v[c];
   }
 
   static void merge(const State& chunk, State& total) {
@@ -171,7 +173,7 @@ class PlainRow : PlainLogits {
   void write(const State& state) const {
     const RowResult result = result_of(state);
     result.write();
-    for (std::int64_t c = 0; c < problem_.value_dim; ++c) put_out(state, c, result.value_factor);
+    for (std::int64_t c = 0; c < problem_.value_dim; ++c) put_out(state, c, result.out_factor);
     if (!problem_.weights) return;  // written with the first columns, where there are too many for one call
     for (const SlotIndex::Slot& head_slot : problem_.weight_heads.of(head_)) {
       for (const SlotIndex::Slot& row_slot : problem_.weight_rows.of(row_)) {

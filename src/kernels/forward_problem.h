@@ -91,6 +91,10 @@ struct ForwardProblem {
   Operand sinks;                           ///< [batch, num_heads]
   Operand alibi_slopes;                    ///< [batch, num_heads]
 
+  double dropout = 0;            ///< probability of a weight to become 0
+  std::uint64_t seed = 0;        ///< of which weights do
+  std::int64_t first_batch = 0;  ///< dropout's number of batch 0: a segment's place in a ragged batch
+
   Result lse;              ///< [batch, num_heads, q_len]
   Result lse_rest;         ///< the same, beside lse: what its rounding has left out
   Result weights;          ///< [batch, weight_heads, weight_rows, kv_len]
@@ -116,6 +120,8 @@ struct ForwardProblem {
     return dtype == Dtype::kBFloat16 && k.dtype == Dtype::kBFloat16 && v.dtype == Dtype::kBFloat16;
   }
   bool wants_stats() const noexcept { return max_raw || max_logit || max_key || max_weight || entropy || key_weight; }
+  /// What makes up for the weights that dropout takes away; 0 where it takes all.
+  double kept_factor() const noexcept { return dropout < 1 ? 1 / (1 - dropout) : 0; }
   /// Whether a logit is more than scale * q k: then it takes the general formula.
   bool has_logit_terms() const noexcept { return softcap > 0 || bias || alibi_slopes; }
 };

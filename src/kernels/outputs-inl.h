@@ -68,7 +68,7 @@ inline float finish_row(const RowBlock& block, std::int64_t r) {
   result.close();
   result.write();
   const float* values = state.values + r * block.value_stride;
-  const auto factor = static_cast<float>(result.value_factor);
+  const auto factor = static_cast<float>(result.out_factor);
   const bool finite = visit_storage(problem.out.dtype,
                                     [&]<class T>(T) HWY_ATTR { return write_values<T>(block, row, values, factor); });
   if (!finite) plain_repair_out(problem, block.head.batch, row.head, row.index);

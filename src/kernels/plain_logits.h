@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/dropout.h"
 #include "kernels/forward_problem.h"
 #include "kernels/key_order.h"
 #include "kernels/visibility.h"
@@ -26,6 +27,7 @@ class PlainLogits {
         query_(static_cast<std::size_t>(problem.head_dim)) {
     read_numbers(problem.q.address(batch, head, row), problem.q.dtype, problem.q.col, problem.head_dim, query_.data());
     if (problem.alibi_slopes) slope_ = problem.alibi_slopes.number(batch, head);
+    if (problem.dropout > 0) dropout_ = row_dropout(problem, batch, head, keys_.position);
   }
 
   double logit(LogitsStage stage, std::int64_t key) const {
@@ -68,6 +70,13 @@ class PlainLogits {
                       value_numbers_);
   }
 
+  /// 1 for a key whose weight dropout keeps, else 0. Keys of a word come one after the other.
+  double kept(std::int64_t key) const {
+    const std::int64_t base = align_down(key, kWordKeys);
+    if (base != kept_base_) kept_word_ = kept_word(dropout_, kept_base_ = base);
+    return (kept_word_ >> (key % kWordKeys) & 1) != 0 ? 1 : 0;
+  }
+
   const ForwardProblem& problem_;
   const std::int64_t batch_;
   const std::int64_t head_;
@@ -91,6 +100,9 @@ class PlainLogits {
     return memory.data();
   }
 
+  RowDropout dropout_;
+  mutable std::int64_t kept_base_ = -1;  ///< of kept_word_
+  mutable std::uint64_t kept_word_ = 0;
   mutable std::vector<double> key_numbers_;
   mutable std::vector<double> value_numbers_;
 };

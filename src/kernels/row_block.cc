@@ -72,6 +72,7 @@ Row make_row(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_
   row.keys = row_keys(problem, batch, row.head, row.index);
   if (problem.bias) row.bias = problem.bias.address(batch, row.head, row.index);
   if (problem.alibi_slopes) row.slope = static_cast<float>(problem.alibi_slopes.number(batch, row.head));
+  if (problem.dropout > 0) row.dropout = row_dropout(problem, batch, row.head, row.keys.position);
   return row;
 }
 

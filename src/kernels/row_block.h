@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/dropout.h"
 #include "kernels/forward_problem.h"
 #include "kernels/key_order.h"
 #include "kernels/packed_head.h"
@@ -33,6 +34,7 @@ struct Row {
   RowKeys keys;
   const void* bias = nullptr;  ///< of key 0
   float slope = 0;
+  RowDropout dropout;    ///< where there is one
   bool seen = false;     ///< some key is visible
   bool careful = false;  ///< arithmetic left the range of f32: the plain double kernel decides this row
 };

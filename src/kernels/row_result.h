@@ -30,6 +30,7 @@ struct RowResult {
 
   double factor = 0;        ///< by close(): what exp(logit - max) is multiplied by to be a weight
   double value_factor = 0;  ///< by close(): the same of weights as they meet V
+  double out_factor = 0;    ///< by close(): of the sum of weights times V, which dropout may have left some out of
   double lse = 0;           ///< by close(), where it is asked for
   double lse_low = 0;       ///< and what its own rounding has left out
 
@@ -43,6 +44,7 @@ struct RowResult {
     value_factor = seen ? 1.0 / divisor : 0.0;
     if (problem.lse) close_lse();
     if (problem.sinks) add_sink(problem.sinks.number(batch, head));
+    out_factor = value_factor * problem.kept_factor();
   }
 
   /// Writes lse and statistics, after close().

@@ -18,7 +18,8 @@ void write_out(const Inputs& in, const Row& row, const std::vector<Visible>& key
   std::vector<double> sum(static_cast<std::size_t>(extent(in.v, 1)), 0.0);
   for (const Visible& key : keys) {
     const std::vector<double> v = vector_at(in.v, row.b, row.kv_head, key.key);
-    for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += key.weight * v[d];
+    const double weight = key.weight * dropout_factor(in, row, key.key);
+    for (std::size_t d = 0; d < sum.size(); ++d) sum[d] += weight * v[d];
   }
   for (std::size_t d = 0; d < sum.size(); ++d) store(out, {row.b, row.h, row.i, static_cast<std::int64_t>(d)}, sum[d]);
 }

@@ -16,10 +16,12 @@ struct Inputs {
   std::int64_t num_sink_keys = 0;      ///< keys that the window does not hide
   const Rope* rope = nullptr;          ///< turns rows and keys by their places in the cache (CachePositions::kCache),
   Dtype kept_dtype = Dtype::kFloat32;  ///< as which it keeps the keys
+  std::int64_t first_batch = 0;        ///< dropout's number of batch 0
 };
 
 /// The contract of qkv::attention in scalar double precision, for operands that have passed validation (the layer above
-/// does that; qkv::reference::attention is the checked entry). Shares nothing with the kernels but the public headers.
+/// does that; qkv::reference::attention is the checked entry). Shares nothing with the kernels but the public headers
+/// and base.
 void forward(const Inputs& in, TensorView out, const AttentionOutputs& outputs);
 
 /// The same of qkv::attention_varlen, one segment after the other.

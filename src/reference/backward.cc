@@ -109,10 +109,11 @@ void backward_row(const Inputs& in, const Row& row, const AttentionGradients& gr
   double mean = 0;                // and the sum of all, weighted
   for (const Visible& key : keys) {
     const std::vector<double> v = vector_at(in.v, row.b, row.kv_head, key.key);
+    const double left = dropout_factor(in, row, key.key);
     for (std::size_t d = 0; d < v.size(); ++d) {
-      sums.v.add({row.b, row.kv_head, key.key, static_cast<std::int64_t>(d)}, key.weight * upstream.out[d]);
+      sums.v.add({row.b, row.kv_head, key.key, static_cast<std::int64_t>(d)}, left * key.weight * upstream.out[d]);
     }
-    of_weight.push_back(dot(upstream.out, v) - upstream.entropy * log_term(key.weight));
+    of_weight.push_back(left * dot(upstream.out, v) - upstream.entropy * log_term(key.weight));
     mean += key.weight * of_weight.back();
   }
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -128,8 +129,9 @@ void backward_row(const Inputs& in, const Row& row, const AttentionGradients& gr
 
 }  // namespace
 
-void backward(const AttentionInputs& inputs, const AttentionGradients& gradients, const AttentionOptions& options) {
-  const Inputs in{inputs.q, inputs.k, inputs.v, options};
+void backward(const AttentionInputs& inputs, const AttentionGradients& gradients, const AttentionOptions& options,
+              std::int64_t first_batch) {
+  const Inputs in{.q = inputs.q, .k = inputs.k, .v = inputs.v, .options = options, .first_batch = first_batch};
   Sums sums(gradients);
   for (std::int64_t b = 0; b < extent(in.q, 4); ++b) {
     for (std::int64_t h = 0; h < extent(in.q, 3); ++h) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <limits>
 
+#include "base/philox.h"
 #include "reference/element.h"
 
 namespace qkv::reference {
@@ -97,6 +98,24 @@ double softmax(std::vector<Visible>& keys, double sink) {
   for (const Visible& key : keys) sum += std::exp(key.logit - largest);
   for (Visible& key : keys) key.weight = std::exp(key.logit - largest) / sum;
   return largest + std::log(sum);
+}
+
+double dropout_factor(const Inputs& in, const Row& row, std::int64_t j) {
+  const double p = in.options.dropout.p;
+  if (p == 0) return 1;
+  const auto halves = [](auto number) {
+    const auto bits = static_cast<std::uint64_t>(number);
+    return Philox::Key{static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32)};
+  };
+  const Philox::Key position = halves(row.position);
+  const Philox::Counter of_row =
+      Philox::words({position[0], position[1], halves(row.h)[0], halves(in.first_batch + row.b)[0]},
+                    halves(*in.options.dropout.seed), 10);
+  const Philox::Key counter = halves(16 * (j / 64) + j % 16);
+  const Philox::Counter numbers =
+      Philox::words({counter[0], counter[1], of_row[2], of_row[3]}, {of_row[0], of_row[1]}, 7);
+  const bool kept = numbers[static_cast<std::size_t>(j % 64 / 16)] >= std::floor(p * 0x1p32 + 0.5);
+  return kept && p < 1 ? 1 / (1 - p) : 0;
 }
 
 }  // namespace qkv::reference

@@ -59,6 +59,9 @@ double sink_of(const Inputs& in, const Row& row);
 /// no key. Infinite logits take their way through the formula: inf - inf makes NaN of the row.
 double softmax(std::vector<Visible>& keys, double sink);
 
+/// What dropout multiplies a weight by, from the words of docs/op/dropout.md.
+double dropout_factor(const Inputs& in, const Row& row, std::int64_t j);
+
 }  // namespace qkv::reference
 
 #endif  // QKV_SRC_REFERENCE_ROWS_H_

@@ -83,7 +83,11 @@ void forward_varlen(ConstTensorView q, ConstTensorView k, ConstTensorView v, Ten
   for (std::int64_t s = 0; s + 1 < options.cu_seqlens_q.extent(0); ++s) {
     const Rows queries = rows_of(options.cu_seqlens_q, s);
     const Rows keys = rows_of(options.cu_seqlens_k, s);
-    forward({by_head(q, queries), by_head(k, keys), by_head(v, keys), options_of(options.attention, s)},
+    forward({.q = by_head(q, queries),
+             .k = by_head(k, keys),
+             .v = by_head(v, keys),
+             .options = options_of(options.attention, s),
+             .first_batch = s},
             by_head(out, queries), outputs_of(outputs, queries));
   }
 }
@@ -101,7 +105,7 @@ void backward_varlen(const AttentionInputs& inputs, const AttentionGradients& gr
     const Rows queries = rows_of(options.cu_seqlens_q, s);
     const Rows keys = rows_of(options.cu_seqlens_k, s);
     backward({by_head(inputs.q, queries), by_head(inputs.k, keys), by_head(inputs.v, keys)},
-             gradients_of(gradients, queries, keys, sinks, s), options_of(options.attention, s));
+             gradients_of(gradients, queries, keys, sinks, s), options_of(options.attention, s), s);
   }
   if (shared_sinks) add_segments(sums, gradients.accumulate, *gradients.grad_sinks);
 }

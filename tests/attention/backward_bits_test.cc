@@ -15,6 +15,7 @@ namespace {
 
 TEST_P(BackwardBits, BatchesAndHeadsAlone) {
   for_random_calls(1, 40, 200, [](Random& random, const BackwardCall& call) {
+    if (call.call.options.dropout.p > 0) return;  // which differs from head to head
     const Saved saved(call.call);
     const Gradients whole = differentiate(call);
     const std::int64_t b = random.integer(0, call.call.batch - 1);

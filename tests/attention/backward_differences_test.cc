@@ -70,6 +70,7 @@ TEST(BackwardDifferences, RandomCalls) {
     do {
       drawn.call = draw_call(random, Dtype::kFloat64, 6);
     } while (drawn.call.head_dim > 9 || drawn.call.value_dim > 9);
+    if (random.chance(0.3)) drawn.call.options.dropout = draw_dropout(random);
     drawn.make_upstream(random, Layout::kDense, random.chance(0.5), random.chance(0.5));
     SCOPED_TRACE(drawn.call.describe());
     check(drawn);

@@ -124,11 +124,39 @@ TEST(ValidateOptions, OffsetsThatPositionsCanHold) {
   expect_option_refused<ValueError>({.query_offset = std::numeric_limits<std::int64_t>::min()}, {"query_offset: "});
 }
 
-TEST(ValidateOptions, Dropout) {
-  expect_option_refused<ValueError>({.dropout = {.p = 0.1}}, {"dropout: p = 0.1 is not supported by this version"});
-  for (const double p : {-0.5, 1.5, kNan}) {
-    expect_option_refused<ValueError>({.dropout = {.p = p}}, {"dropout: expected a probability p in 0..1, got"});
+TEST(ValidateOptions, DropoutIsAProbabilityWithASeed) {
+  expect_option_refused<ValueError>({.dropout = {.p = 0.1}}, {"dropout: p = 0.1 needs a seed"});
+  for (const double p : {-0.5, 1.5, kNan, kInf}) {
+    expect_option_refused<ValueError>({.dropout = {.p = p, .seed = 1}},
+                                      {"dropout: expected a probability p in 0..1, got"});
   }
+  Right right;
+  right.options.dropout = {.p = 1, .seed = 7};
+  EXPECT_EQ(right.validate().dropout, 1);
+  EXPECT_EQ(right.validate().seed, 7U);
+  for (const double off : {0.0, -0.0}) {
+    right.options.dropout = {.p = off};
+    EXPECT_EQ(right.validate().dropout, 0);
+  }
+}
+
+TEST(ValidateOptions, DropoutNumbersBatchesAndHeadsBy32Bits) {
+  constexpr std::int64_t kBeyond = (std::int64_t{1} << 32) + 1;
+  const float number = 0;
+  float result = 0;
+  const auto call = [&](std::int64_t batch, std::int64_t heads, const Dropout& dropout) {
+    const ConstTensorView q(&number, kF32, {batch, heads, 0, 1}, {0, 0, 0, 0});
+    const ConstTensorView k(&number, kF32, {batch, 1, 1, 1}, {0, 0, 0, 0});
+    attention_detail::validate(q, k, k, TensorView(&result, kF32, {batch, heads, 0, 1}, {0, 0, 0, 0}),
+                               {.dropout = dropout}, {});
+  };
+  const Dropout half{.p = 0.5, .seed = 1};
+  EXPECT_NO_THROW(call(1, kBeyond - 1, half));
+  EXPECT_NO_THROW(call(1, kBeyond, {.seed = 1}));
+  expect_refused<ShapeError>([&] { call(kBeyond, 1, half); },
+                             {"dropout: expected at most 2^32 batches and heads, got 4294967297 and 1"});
+  expect_refused<ShapeError>([&] { call(1, kBeyond, half); },
+                             {"dropout: expected at most 2^32 batches and heads, got 1 and 4294967297"});
 }
 
 TEST(ValidateOutputs, Lse) {

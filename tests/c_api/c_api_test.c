@@ -177,6 +177,8 @@ static void test_bad_tensors(void) {
   options = qkv_attention_options_init();
   options.dropout_p = 0.5;
   CHECK_FAILS(attend(&f, &options, NULL), QKV_ERROR_VALUE, "dropout");
+  options.dropout_p = 2;
+  CHECK_FAILS(attend(&f, &options, NULL), QKV_ERROR_VALUE, "dropout");
   CHECK(f.out[0] == -1 && f.out[1] == -1);
 }
 
@@ -213,6 +215,34 @@ static void test_older_and_newer_structs(void) {
   CHECK_FAILS(attend(&f, &older, NULL), QKV_ERROR_VALUE, "options: struct_size");
   f.v_tensor.struct_size -= sizeof(int64_t);
   CHECK_FAILS(attend(&f, NULL, NULL), QKV_ERROR_VALUE, "v: struct_size");
+}
+
+/// Each weight is 1/3 of 1 / (1 - p), or 0.
+static void test_dropout(void) {
+  int kept[2] = {0, 0};
+  for (uint64_t seed = 0; seed < 64; ++seed) {
+    fixture f, again;
+    set_up(&f);
+    set_up(&again);
+    qkv_attention_options options = qkv_attention_options_init();
+    options.dropout_p = 0.5;
+    options.dropout_seed = &seed;
+    CHECK_OK(attend(&f, &options, NULL));
+    CHECK_OK(attend(&again, &options, NULL));
+    for (int row = 0; row < 2; ++row) {
+      int found = 0;
+      for (int mask = 0; mask < 8; ++mask) {
+        const double sum = 3 * (mask & 1) + 6 * (mask >> 1 & 1) + 12 * (mask >> 2 & 1);
+        if (!near(f.out[row], sum / 3 / 0.5)) continue;
+        ++found;
+        kept[row] += (mask & 1) + (mask >> 1 & 1) + (mask >> 2 & 1);
+      }
+      CHECK(found == 1);
+      CHECK(f.out[row] == again.out[row]);
+    }
+  }
+  // 5 standard deviations of 192 throws.
+  for (int row = 0; row < 2; ++row) CHECK(kept[row] > 96 - 35 && kept[row] < 96 + 35);
 }
 
 static void test_masks(void) {
@@ -304,6 +334,7 @@ int main(void) {
   test_nulls();
   test_bad_tensors();
   test_older_and_newer_structs();
+  test_dropout();
   test_masks();
   test_merge();
   test_runtime();

@@ -70,6 +70,7 @@ struct OptionCase {
 
 // What the C cases point to.
 constexpr double kScale = -0.75;
+constexpr std::uint64_t kDropoutSeed = (std::uint64_t{9} << 40) + 5;
 constexpr double kZeroScale = 0;
 constexpr std::int64_t kOffset = -1;
 constexpr std::int64_t kLeft = 2;
@@ -103,6 +104,8 @@ const std::vector<OptionCase>& option_cases() {
        [](Described t, C o) { o.alibi_slopes = &t[kSlopes]; }},
       {"KvLens", [](Operand t, Cpp o) { o.kv_lens = t.kv_lens.view(); },
        [](Described t, C o) { o.kv_lens = &t[kKvLens]; }},
+      {"Dropout", [](Operand, Cpp o) { o.dropout = {.p = 0.5, .seed = kDropoutSeed}; },
+       [](Described, C o) { o.dropout_p = 0.5, o.dropout_seed = &kDropoutSeed; }},
   };
   return cases;
 }

@@ -12,6 +12,7 @@
 
 #include "qkv/backward.h"
 #include "support/call.h"
+#include "support/draw_dropout.h"
 #include "support/random_call.h"
 
 namespace qkv::support {
@@ -111,12 +112,13 @@ inline double term_size(const BackwardCall& of, const std::string& name) {
   const Call& call = of.call;
   const double rows = static_cast<double>(call.q_len * call.num_heads / call.num_kv_heads);
   const double scale = std::abs(call.options.scale.value_or(1 / std::sqrt(static_cast<double>(call.head_dim))));
-  double slope = longest_row(*of.grad_out) * longest_row(*call.v);
+  const double left = 1 / (1 - call.options.dropout.p);
+  double slope = left * longest_row(*of.grad_out) * longest_row(*call.v);
   if (of.grad_lse) slope += largest(*of.grad_lse);
   if (of.grad_entropy) slope += largest(*of.grad_entropy) * 8;  // ln w of a weight that counts
   if (name == "grad_q") return scale * slope * largest(*call.k);
   if (name == "grad_k") return scale * slope * largest(*call.q) * std::sqrt(rows);
-  if (name == "grad_v") return largest(*of.grad_out) * std::sqrt(rows);
+  if (name == "grad_v") return left * largest(*of.grad_out) * std::sqrt(rows);
   return slope * std::sqrt(static_cast<double>(call.batch * call.num_heads * call.q_len));
 }
 
@@ -151,6 +153,7 @@ inline void expect_same_bits(const Gradients& actual, const Gradients& expected)
 inline BackwardCall draw_backward_call(Random& random, Dtype dtype, std::int64_t most) {
   BackwardCall drawn;
   drawn.call = draw_call(random, dtype, most);
+  if (random.chance(0.25)) drawn.call.options.dropout = draw_dropout(random);
   drawn.make_upstream(random, draw_layout(random), random.chance(0.3), random.chance(0.25));
   return drawn;
 }
