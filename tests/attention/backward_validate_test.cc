@@ -339,6 +339,19 @@ TEST(VarlenBackwardValidate, ASegmentEach) {
   EXPECT_EQ(segments[1].lse.data, call.lse.as<float>() + 1);
 }
 
+TEST(VarlenBackwardValidate, AnEmptySegmentCountsOnlyForItsSinks) {
+  RightRagged call;
+  const Tensor q_bounds = tensor_of({4}, Dtype::kInt32, {0, 1, 1, 3}),
+               k_bounds = tensor_of({4}, Dtype::kInt32, {0, 4, 4, 5});
+  Tensor each({3, 4}, kF32), of_each({3, 4}, kF32), shared({4}, kF32), of_shared({4}, kF32);
+  call.options = {.cu_seqlens_q = q_bounds, .cu_seqlens_k = k_bounds, .attention = {.sinks = each}};
+  call.gradients.grad_sinks = of_each;
+  EXPECT_EQ(call.validate().size(), 3);
+  call.options.attention.sinks = shared;
+  call.gradients.grad_sinks = of_shared;
+  EXPECT_EQ(call.validate().size(), 2);
+}
+
 TEST(VarlenBackwardValidate, Shapes) {
   RightRagged lse;
   lse.lse = Tensor({3, 4}, kF32);

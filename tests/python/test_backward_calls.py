@@ -214,6 +214,23 @@ def test_ragged_reference() -> None:
         assert_close(one, other, coefficient=64, size=float(np.abs(other).max()))
 
 
+@pytest.mark.parametrize(("lengths", "segments"), [([0, 3, 3], 2), ([0, 0, 3, 3], 3), ([0], 0)], ids=str)
+def test_segments_without_rows_and_keys_have_no_gradient(lengths: list[int], segments: int, target: str) -> None:
+    total = lengths[-1]
+    q = k = v = grad_out = np.ones((total, 4, 8), F)
+    sinks = np.full((segments, 4), 0.5, F)
+    out, lse = qkv.attention_varlen(q, k, v, lengths, lengths, sinks=sinks, return_lse=True)
+    for _ in range(3):  # the memory of a result may hold zeros by chance
+        rubbish = [np.full((segments, 4), np.nan, F) for _ in range(20)]
+        del rubbish
+        gradients = qkv.attention_varlen_backward(
+            grad_out, q, k, v, out, lse, lengths, lengths, sinks=sinks, need=("sinks",)
+        )
+        empty = np.diff(lengths) == 0
+        assert not gradients.sinks[empty].any()
+        assert np.isfinite(gradients.sinks).all()
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [
