@@ -180,6 +180,106 @@ QKV_API qkv_status qkv_reference_attention(const qkv_tensor* q, const qkv_tensor
                                            const qkv_tensor* out, const qkv_attention_options* options,
                                            const qkv_attention_outputs* outputs);
 
+/// Where the sequences of a ragged batch lie, and how each of them attends.
+typedef struct qkv_varlen_options {
+  size_t struct_size;  ///< sizeof of this structure; how the library knows the version of the header
+  /// Cumulative lengths: int32 or int64, [num_segments + 1], from 0 to total_q. Segment s has the rows
+  /// cu_seqlens_q[s] .. cu_seqlens_q[s + 1] - 1 of q; a segment may be empty.
+  const qkv_tensor* cu_seqlens_q;
+  const qkv_tensor* cu_seqlens_k;  ///< the same of k and v, from 0 to total_kv
+  /// Of every segment, with positions counted from its first key; batch is the number of segments. Null = the defaults;
+  /// mask, bias and kv_lens are refused.
+  const qkv_attention_options* attention;
+} qkv_varlen_options;
+
+/// The defaults, with struct_size set; the lengths have none.
+static inline qkv_varlen_options qkv_varlen_options_init(void) {
+  qkv_varlen_options options = QKV_ZEROED_;
+  options.struct_size = sizeof(options);
+  return options;
+}
+
+/// Attention within each sequence of a batch of unequal lengths that lie one after the other, without padding: as if
+/// qkv_attention were called for each segment, with the same bits.
+/// @param q        [total_q, num_heads, head_dim]
+/// @param k        [total_kv, num_kv_heads, head_dim]
+/// @param v        [total_kv, num_kv_heads, value_dim]
+/// @param out      [total_q, num_heads, value_dim]
+/// @param outputs  null = out alone; lse and statistics are [num_heads, total_q], weights and logits are refused
+QKV_API qkv_status qkv_attention_varlen(const qkv_tensor* q, const qkv_tensor* k, const qkv_tensor* v,
+                                        const qkv_tensor* out, const qkv_varlen_options* options,
+                                        const qkv_attention_outputs* outputs);
+
+/// What a call of attention was given.
+typedef struct qkv_attention_inputs {
+  size_t struct_size;   ///< sizeof of this structure; how the library knows the version of the header
+  const qkv_tensor* q;  ///< [batch, num_heads, q_len, head_dim]
+  const qkv_tensor* k;  ///< [batch, num_kv_heads, kv_len, head_dim]
+  const qkv_tensor* v;  ///< [batch, num_kv_heads, kv_len, value_dim]
+} qkv_attention_inputs;
+
+/// With struct_size set; every member is to be given.
+static inline qkv_attention_inputs qkv_attention_inputs_init(void) {
+  qkv_attention_inputs inputs = QKV_ZEROED_;
+  inputs.struct_size = sizeof(inputs);
+  return inputs;
+}
+
+/// What it left behind, all that the way back needs.
+typedef struct qkv_attention_saved {
+  size_t struct_size;     ///< sizeof of this structure; how the library knows the version of the header
+  const qkv_tensor* out;  ///< [batch, num_heads, q_len, value_dim], q's dtype
+  const qkv_tensor* lse;  ///< [batch, num_heads, q_len]; float32 (float64 where q is float64)
+} qkv_attention_saved;
+
+/// With struct_size set; every member is to be given.
+static inline qkv_attention_saved qkv_attention_saved_init(void) {
+  qkv_attention_saved saved = QKV_ZEROED_;
+  saved.struct_size = sizeof(saved);
+  return saved;
+}
+
+/// Gradients of a number L, the loss: what is known of attention's results, and what is wanted of its arguments.
+typedef struct qkv_attention_gradients {
+  size_t struct_size;              ///< sizeof of this structure; how the library knows the version of the header
+  const qkv_tensor* grad_out;      ///< dL/d out, to be given: its shape, q's dtype; any strides, 0 too
+  const qkv_tensor* grad_lse;      ///< dL/d lse, or null: the shape and dtype of lse
+  const qkv_tensor* grad_entropy;  ///< dL/d entropy, or null: the same
+  /// dL/dq, dL/dk and dL/dv, each written unless null: the shape of its argument, and its dtype or float32 beside 16
+  /// bits. They share no element with an input.
+  const qkv_tensor* grad_q;
+  const qkv_tensor* grad_k;
+  const qkv_tensor* grad_v;
+  const qkv_tensor* grad_bias;   ///< dL/d bias: the shape of the bias, summed over the axes in which that repeats
+  const qkv_tensor* grad_sinks;  ///< dL/d sinks: the shape of the sinks, summed over the batch where they have none
+  int32_t accumulate;            ///< not 0: adds to what the gradients hold instead of overwriting it
+} qkv_attention_gradients;
+
+/// Nothing wanted, with struct_size set.
+static inline qkv_attention_gradients qkv_attention_gradients_init(void) {
+  qkv_attention_gradients gradients = QKV_ZEROED_;
+  gradients.struct_size = sizeof(gradients);
+  return gradients;
+}
+
+/// Gradients of qkv_attention, by what it was given and what it left. qkv/backward.h has the formulas and the rules.
+/// @param options  those of the call of attention; null = the defaults
+QKV_API qkv_status qkv_attention_backward(const qkv_attention_inputs* inputs, const qkv_attention_saved* saved,
+                                          const qkv_attention_gradients* gradients,
+                                          const qkv_attention_options* options);
+
+/// The same contract in scalar double precision: slow, and obvious.
+QKV_API qkv_status qkv_reference_attention_backward(const qkv_attention_inputs* inputs,
+                                                    const qkv_attention_saved* saved,
+                                                    const qkv_attention_gradients* gradients,
+                                                    const qkv_attention_options* options);
+
+/// Gradients of qkv_attention_varlen: q, k, v and out as that has them, lse and its gradients [num_heads, total_q].
+/// A segment without queries leaves gradients 0 at its keys; one without keys at its queries.
+QKV_API qkv_status qkv_attention_varlen_backward(const qkv_attention_inputs* inputs, const qkv_attention_saved* saved,
+                                                 const qkv_attention_gradients* gradients,
+                                                 const qkv_varlen_options* options);
+
 /// Joins attention over disjoint sets of keys into attention over their union, left to right:
 /// lse = ln sum_i exp(lse_i), out = sum_i exp(lse_i - lse) out_i. Where every part is empty (lse -inf) the result is
 /// empty: out 0, lse -inf. Sinks enter once, here: compute the parts without them.

@@ -13,6 +13,9 @@ constexpr const char* kNames[] = {
     "q",
     "k",
     "v",
+    "grad_lse",
+    "grad_entropy",
+    "need",
     "mask",
     "bias",
     "causal",
@@ -45,15 +48,16 @@ Signature make_signature() {
   for (std::size_t i = 0; i < kNumArguments; ++i) made.names[i] = interned(kNames[i]);
   made.defaults.fill(Py_None);
   for (const Argument flag : {kCausal, kReturnLse, kReturnWeights, kReturnStats}) made.defaults[flag] = Py_False;
+  made.defaults[kNeed] = Py_BuildValue("(sss)", "q", "k", "v");
   made.defaults[kSoftcap] = made.defaults[kDropout] = PyFloat_FromDouble(0);
   return made;
 }
 
-std::size_t place_of(nb::handle name, const Arguments& names, const char* function) {
-  for (std::size_t i = kMask; i < kNumArguments; ++i) {
+std::size_t place_of(nb::handle name, const Arguments& names, OptionRange range, const char* function) {
+  for (std::size_t i = range.first; i < range.end; ++i) {
     if (names[i].is(name)) return i;
   }
-  for (std::size_t i = kMask; i < kNumArguments; ++i) {
+  for (std::size_t i = range.first; i < range.end; ++i) {
     if (PyUnicode_Compare(names[i].ptr(), name.ptr()) == 0) return i;
   }
   throw nb::type_error(
@@ -62,7 +66,8 @@ std::size_t place_of(nb::handle name, const Arguments& names, const char* functi
 
 }  // namespace
 
-Arguments arguments_of(const char* function, nb::handle q, nb::handle k, nb::handle v, const nb::dict& options) {
+Arguments arguments_of(const char* function, nb::handle q, nb::handle k, nb::handle v, const nb::dict& options,
+                       OptionRange range) {
   static const Signature signature = make_signature();
   Arguments arguments = signature.defaults;
   arguments[kQ] = q;
@@ -72,7 +77,7 @@ Arguments arguments_of(const char* function, nb::handle q, nb::handle k, nb::han
   PyObject* name = nullptr;
   PyObject* value = nullptr;
   while (PyDict_Next(options.ptr(), &at, &name, &value) != 0)
-    arguments[place_of(name, signature.names, function)] = value;
+    arguments[place_of(name, signature.names, range, function)] = value;
   return arguments;
 }
 

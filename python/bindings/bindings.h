@@ -10,6 +10,7 @@ namespace qkv::python {
 void bind_errors();                         // qkv/error.h
 void bind_attention(nanobind::module_& m);  // qkv/attention.h
 void bind_varlen(nanobind::module_& m);     // qkv/varlen.h
+void bind_backward(nanobind::module_& m);   // qkv/backward.h
 void bind_kv_cache(nanobind::module_& m);   // qkv/kv_cache.h
 void bind_merge(nanobind::module_& m);      // qkv/merge.h
 void bind_masks(nanobind::module_& m);      // qkv/masks.h

@@ -6,6 +6,7 @@ NB_MODULE(_core, m) {
   qkv::python::bind_runtime(m);
   qkv::python::bind_attention(m);
   qkv::python::bind_varlen(m);
+  qkv::python::bind_backward(m);
   qkv::python::bind_kv_cache(m);
   qkv::python::bind_merge(m);
   qkv::python::bind_masks(m);

@@ -68,8 +68,8 @@ void refuse_lost_gradient(nb::handle tensor, const char* name) {
   static PyObject* requires_grad = nullptr;
   if (attribute_is_true(tensor, name_in(requires_grad, "requires_grad")) && torch_grad_enabled()) {
     throw ValueError(
-        format_text("{0}: requires grad, and its gradient would be lost: qkv has no backward yet; call under "
-                    "torch.no_grad() or pass {0}.detach()",
+        format_text("{0}: requires grad, and its gradient would be lost: this function is none of autograd's; call "
+                    "under torch.no_grad() or pass {0}.detach()",
                     name));
   }
 }

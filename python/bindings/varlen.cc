@@ -19,17 +19,9 @@ using Function = void (*)(ConstTensorView, ConstTensorView, ConstTensorView, Ten
 
 class VarlenCall : public AttentionCall {
  public:
-  VarlenCall(const Arguments& arguments, nb::handle cu_seqlens_q, nb::handle cu_seqlens_k) : AttentionCall(arguments) {
-    for (const auto& [operand, name] : {std::pair(&q(), "q"), std::pair(&k(), "k"), std::pair(&v(), "v")}) {
-      if (operand->rank() == 3) continue;
-      throw ShapeError(
-          format_text("{}: shape {}, expected 3 axes [length, heads, dim]", name, to_string(operand->view().shape())));
-    }
+  VarlenCall(const Arguments& arguments, nb::handle cu_seqlens_q, nb::handle cu_seqlens_k)
+      : AttentionCall(arguments), varlen_(read_ragged(cu_seqlens_q, cu_seqlens_k)) {
     refuse_matrices();
-    varlen_.cu_seqlens_q = read_indices(cu_seqlens_q, "cu_seqlens_q", cu_seqlens_q_);
-    varlen_.cu_seqlens_k = read_indices(cu_seqlens_k, "cu_seqlens_k", cu_seqlens_k_);
-    read_lengths(varlen_.cu_seqlens_q.rank() == 1 ? varlen_.cu_seqlens_q.extent(0) - 1 : 0);
-    varlen_.attention = options_;
     const std::array<std::int64_t, 3> out = {q().view().extent(0), q().view().extent(1), v().view().extent(2)};
     const std::array<std::int64_t, 2> row = {out[1], out[0]};
     make_out(out);
@@ -47,13 +39,9 @@ class VarlenCall : public AttentionCall {
     };
     if (!argument(kReturnWeights).is(nb::handle(Py_False))) refuse("return_weights");
     if (!argument(kReturnLogits).is_none()) refuse("return_logits");
-    if (!argument(kKvLens).is_none()) {
-      throw ValueError("kv_lens: a ragged batch takes none: cu_seqlens_k says how long each segment is");
-    }
   }
 
   VarlenOptions varlen_;
-  Indices cu_seqlens_q_, cu_seqlens_k_;
 };
 
 template <Function function>

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from qkv import _core, masks, position, reference
 from qkv._attention import attention
+from qkv._backward import attention_backward, attention_varlen_backward
 from qkv._cache import KVCache, PagedKVCache
 from qkv._config import available_targets, config, num_threads, set_num_threads, set_target, show_config, target
 from qkv._errors import DtypeError, Error, ShapeError
 from qkv._errors import ValueError as ValueError  # noqa: A004
 from qkv._merge import merge_states
-from qkv._types import Select, Stats
+from qkv._types import Gradients, Select, Stats
 from qkv._varlen import attention_varlen
 
 if TYPE_CHECKING:
@@ -34,13 +35,16 @@ __version__: str = _core.version()
 __all__ = [
     "DtypeError",
     "Error",
+    "Gradients",
     "KVCache",
     "PagedKVCache",
     "Select",
     "ShapeError",
     "Stats",
     "attention",
+    "attention_backward",
     "attention_varlen",
+    "attention_varlen_backward",
     "available_targets",
     "config",
     "masks",

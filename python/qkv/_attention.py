@@ -136,7 +136,7 @@ def attention(
         A TypeError: an element type that is not supported, or that does not agree.
     ValueError
         A number out of its range; an array that cannot be used as it is: read-only out, an out that overlaps an input,
-        a tensor that requires grad under grad mode or has a tangent (there are no derivatives yet), is sparse, nested,
+        a tensor that requires grad under grad mode or has a tangent (a derivative would be lost), is sparse, nested,
         inside a torch.func transform, without data or not on the CPU.
     TypeError
         An argument that is no array or number, or arrays of different kinds.

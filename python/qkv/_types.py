@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
@@ -12,8 +12,11 @@ from qkv import _core
 
 __all__ = [
     "AttentionOptions",
+    "BackwardOptions",
     "Float",
+    "Gradients",
     "LogitsStage",
+    "Need",
     "Select",
     "Stats",
     "SupportsDLPack",
@@ -38,6 +41,8 @@ _A = TypeVar("_A")
 
 LogitsStage: TypeAlias = Literal["scaled", "capped", "masked"]
 Window: TypeAlias = tuple[int | None, int | None]
+#: What a gradient can be of.
+Need: TypeAlias = Literal["q", "k", "v", "bias", "sinks"]
 
 #: An array argument: a NumPy array, a PyTorch tensor, or another object with ``__dlpack__``.
 SupportsDLPack: TypeAlias = Any
@@ -61,6 +66,22 @@ class Stats(NamedTuple, Generic[_A]):
     """``-sum(w * ln(w))`` over the keys, in nats."""
     key_weight: _A
     """Sum of the weights of ``stats_keys``; 0 where none are given."""
+
+
+class Gradients(NamedTuple, Generic[_A]):
+    """Gradients of a loss, each of the shape and dtype of its argument; None where ``need`` does not name it."""
+
+    # What is None is known at run time alone; a type checker takes each member for what was needed.
+    q: _A | Any
+    """Of the queries."""
+    k: _A | Any
+    """Of the keys."""
+    v: _A | Any
+    """Of the values."""
+    bias: _A | Any
+    """Of the bias, summed over the axes in which it repeats."""
+    sinks: _A | Any
+    """Of the sinks, summed over the batch where they have none."""
 
 
 @dataclass(frozen=True, init=False)
@@ -107,3 +128,23 @@ class AttentionOptions(TypedDict, total=False):
     seed: int | None
     stats_keys: int | Iterable[int] | None
     out: SupportsDLPack | None
+
+
+class BackwardOptions(TypedDict, total=False):
+    """The options of `qkv.attention_backward`; that function documents them."""
+
+    grad_lse: SupportsDLPack | None
+    grad_entropy: SupportsDLPack | None
+    need: Collection[Need]
+    mask: SupportsDLPack | None
+    bias: SupportsDLPack | None
+    causal: bool
+    query_offset: int | Iterable[int] | SupportsDLPack | None
+    window: Window | None
+    scale: float | None
+    softcap: float
+    sinks: SupportsDLPack | None
+    alibi_slopes: SupportsDLPack | None
+    kv_lens: int | Iterable[int] | SupportsDLPack | None
+    dropout: float
+    seed: int | None

@@ -30,7 +30,7 @@ kernels::ForwardProblem validate_kv_view(const ConstTensorView& q, const KVView&
 /// The same of the backward calls.
 kernels::BackwardProblem validate_backward(const AttentionInputs& inputs, const AttentionSaved& saved,
                                            const AttentionGradients& gradients, const AttentionOptions& options);
-/// @return a call for each segment that has queries or keys
+/// @return a call for each segment that has queries, keys or sinks of its own
 std::vector<kernels::BackwardProblem> validate_varlen_backward(const AttentionInputs& inputs,
                                                                const AttentionSaved& saved,
                                                                const AttentionGradients& gradients,

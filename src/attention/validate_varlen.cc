@@ -181,7 +181,8 @@ std::vector<BackwardProblem> validate_varlen_backward(const AttentionInputs& inp
 
   std::vector<BackwardProblem> segments;
   for_each_segment(forward, bounds, options.attention, [&](std::int64_t index, ForwardProblem segment) {
-    if (segment.q_len == 0 && segment.kv_len == 0) return;
+    // Of its own sinks even an empty segment has a gradient, 0.
+    if (segment.q_len == 0 && segment.kv_len == 0 && whole.grad_sinks.batch == 0) return;
     segments.push_back(segment_of(whole, index, bounds, std::move(segment)));
   });
   return segments;

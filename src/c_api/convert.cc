@@ -8,10 +8,11 @@
 namespace qkv::c_api {
 namespace {
 
-// The first version of each structure: nothing shorter was ever compiled. Of the last two every member has a default.
+// The first version of each structure: nothing shorter was ever compiled. Of the next two every member has a default.
 constexpr std::size_t kSmallestTensor = sizeof(qkv_tensor);
 constexpr std::size_t kSmallestOptions = sizeof(std::size_t);
 constexpr std::size_t kSmallestOutputs = sizeof(std::size_t);
+constexpr std::size_t kSmallestVarlen = sizeof(qkv_varlen_options);
 
 // The enumerations of both interfaces have the same numbers, so that a cast converts them.
 template <class A, class B>
@@ -155,6 +156,13 @@ AttentionOutputs attention_outputs(const qkv_attention_outputs* outputs) {
           .weights = weights(known),
           .logits = logits(known),
           .stats = stats(known)};
+}
+
+VarlenOptions varlen_options(const qkv_varlen_options* options) {
+  const qkv_varlen_options known = read_struct(options, kSmallestVarlen, "options");
+  return {.cu_seqlens_q = operand(known.cu_seqlens_q, "cu_seqlens_q"),
+          .cu_seqlens_k = operand(known.cu_seqlens_k, "cu_seqlens_k"),
+          .attention = attention_options(known.attention)};
 }
 
 }  // namespace qkv::c_api

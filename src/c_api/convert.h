@@ -10,6 +10,7 @@
 #include "qkv/attention.h"
 #include "qkv/qkv.h"
 #include "qkv/tensor.h"
+#include "qkv/varlen.h"
 
 namespace qkv::c_api {
 
@@ -53,6 +54,8 @@ std::optional<TensorView> optional_result(const qkv_tensor* tensor, const char* 
 /// Null gives the defaults.
 AttentionOptions attention_options(const qkv_attention_options* options);
 AttentionOutputs attention_outputs(const qkv_attention_outputs* outputs);
+/// The lengths must be there.
+VarlenOptions varlen_options(const qkv_varlen_options* options);
 
 }  // namespace qkv::c_api
 

@@ -1,4 +1,7 @@
-"""The contract of attention in plain PyTorch double: whole matrices, no tiles, nothing shared with the library."""
+"""The contract of attention in plain PyTorch double: whole matrices, no tiles, nothing shared with the library.
+
+Autograd goes through it: with arguments that require grad, gradients of out, lse and entropy are right.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +76,10 @@ def _with_bias(logits: Any, distance: Any, options: dict[str, Any]) -> Any:
 
 def _softmax(logits: Any, sinks: Any) -> tuple[Any, Any]:
     columns = logits if sinks is None else torch.cat([logits, sinks.expand(*logits.shape[:-1], 1)], -1)
-    lse = torch.logsumexp(columns, -1)
-    return lse, torch.exp(logits - lse.unsqueeze(-1))
+    empty = (columns == -math.inf).all(-1)
+    # Where a row is empty autograd meets no logarithm of 0.
+    lse = torch.logsumexp(torch.where(empty.unsqueeze(-1), 0.0, columns), -1)
+    return torch.where(empty, -math.inf, lse), torch.exp(logits - lse.unsqueeze(-1))
 
 
 def _stats(raw: Any, logits: Any, weights: Any, visible: Any, keys: list[int]) -> dict[str, Any]:
@@ -89,6 +94,6 @@ def _stats(raw: Any, logits: Any, weights: Any, visible: Any, keys: list[int]) -
         "max_logit": logits.amax(-1),
         "max_key": torch.where(empty, -1, logits.argmax(-1)),
         "max_weight": weights.amax(-1),
-        "entropy": -torch.special.xlogy(weights, weights).sum(-1),
+        "entropy": -(weights * torch.log(torch.where(weights > 0, weights, 1.0))).sum(-1),
         "key_weight": weights[..., list(keys)].sum(-1),
     }

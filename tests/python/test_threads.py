@@ -52,6 +52,21 @@ def test_callers_at_once(target: str, rng: np.random.Generator) -> None:
             assert_same_bits(actual, one)
 
 
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_same_bits_of_gradients_for_any_number_of_threads(count: int, target: str, rng: np.random.Generator) -> None:
+    q, k, v = inputs(rng, 150)
+    sinks = np.ones(3, np.float32)
+    bias = rng.standard_normal((1, 150)).astype(np.float32)
+    options: dict[str, Any] = {"causal": True, "sinks": sinks, "bias": bias}
+    out, lse = qkv.attention(q, k, v, return_lse=True, **options)
+    need = ("q", "k", "v", "bias", "sinks")
+    qkv.set_num_threads(1)
+    expected = qkv.attention_backward(q, q, k, v, out, lse, need=need, **options)
+    qkv.set_num_threads(count)
+    for actual, one in zip(qkv.attention_backward(q, q, k, v, out, lse, need=need, **options), expected, strict=True):
+        assert_same_bits(actual, one)
+
+
 @contextlib.contextmanager
 def counting_beside() -> Iterator[Callable[[], int]]:
     """How far another Python thread has counted. Without a switch interval, it only runs while a call lets it."""
@@ -76,14 +91,19 @@ def counting_beside() -> Iterator[Callable[[], int]]:
         thread.join()
 
 
-def test_interpreter_lock_is_released(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("backward", [False, True])
+def test_interpreter_lock_is_released(backward: bool, rng: np.random.Generator) -> None:
     qkv.set_num_threads(1)
     with counting_beside() as count:
         length, elapsed, counted = 256, 0.0, 0
         while elapsed < 0.05:
             arrays = inputs(rng, length)
+            saved = (arrays[0], *arrays, *qkv.attention(*arrays, return_lse=True))
             before, start = count(), time.perf_counter()
-            qkv.attention(*arrays)
+            if backward:
+                qkv.attention_backward(*saved)
+            else:
+                qkv.attention(*arrays)
             counted, elapsed = count() - before, time.perf_counter() - start
             length *= 2
     assert counted > 100
@@ -102,13 +122,15 @@ def test_interpreter_lock_is_released_by_buckets() -> None:
 def test_interpreter_lock_is_kept_by_a_tiny_call(kv_len: int, kept: bool) -> None:
     q = np.ones((1, 1, 1, 8), np.float32)
     k = np.ones((1, 1, kv_len, 8), np.float32)
-    qkv.attention(q, k, k)  # the first call imports, and may hand the lock over
-    with counting_beside() as count:
-        before = count()
-        for _ in range(1000):
-            qkv.attention(q, k, k)
-        counted = count() - before
-    assert (counted == 0) is kept
+    out, lse = qkv.attention(q, k, k, return_lse=True)  # the first call imports, and may hand the lock over
+    qkv.attention_backward(out, q, k, k, out, lse)
+    for run in (lambda: qkv.attention(q, k, k), lambda: qkv.attention_backward(out, q, k, k, out, lse)):
+        with counting_beside() as count:
+            before = count()
+            for _ in range(1000):
+                run()
+            counted = count() - before
+        assert (counted == 0) is kept
 
 
 @pytest.mark.parametrize(
