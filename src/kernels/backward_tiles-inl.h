@@ -162,8 +162,9 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
       // Fused: a logit and lse are near each other, and what is left of them is small.
       const VF log_weight = hn::Sub(hn::MulSub(hn::LoadU(kF32, logits + w * kLanes), residual, lse), lse_rest);
       VF weight = exp2_nonpositive(hn::Mul(log2e, log_weight));
-      VF product = acc.v[r][w];
-      if (kept != nullptr) product = hn::IfThenElseZero(left[w], hn::Mul(kept_factor, product));
+      // By a product, not by choice: a visible NaN is not hidden by dropping it.
+      const VF factor = hn::IfThenElseZero(left[w], kept_factor);
+      const VF product = kept != nullptr ? hn::Mul(factor, acc.v[r][w]) : acc.v[r][w];
       VF slope = hn::Sub(product, delta);
       if (head.add != nullptr) {
         // Of a weight of 0 nothing is left: its logarithm must not make NaN of it.
@@ -174,7 +175,7 @@ HWY_INLINE void slopes_tile(BackwardBlock& block, std::int64_t key, const BlockV
       if (!all) weight = hn::IfThenElseZero(visible[w], weight);
       slope = hn::Mul(hn::Mul(weight, slope), of_product);
       if (!all) slope = hn::IfThenElseZero(visible[w], slope);
-      if (kept != nullptr) weight = hn::IfThenElseZero(left[w], hn::Mul(kept_factor, weight));
+      if (kept != nullptr) weight = hn::Mul(factor, weight);
       hn::StoreU(weight, kF32, weights + w * kLanes);
       hn::StoreU(slope, kF32, slopes + w * kLanes);
     }
