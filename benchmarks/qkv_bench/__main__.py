@@ -53,6 +53,13 @@ def _measuring_options(parser: argparse.ArgumentParser, quick: str) -> None:
 def _attention_options(parser: argparse.ArgumentParser) -> None:
     _measuring_options(parser, "3 short rounds, without the longest sequences")
     parser.add_argument("--dtype", choices=DTYPES, default=FLOAT32, help="of q, k and v (default: %(default)s)")
+    parser.add_argument(
+        "--pass",
+        dest="direction",
+        choices=("forward", "backward", "both"),
+        default="forward",
+        help="attention, its gradients by q, k and v, or both (default: %(default)s)",
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="the cases whose name matches, and nothing else")
     parser.add_argument(
         "--threads", type=_positive, nargs="+", default=[], metavar="N", help="default: 1, and 2 for the long shapes"
@@ -94,8 +101,8 @@ def run_attention(options: argparse.Namespace) -> int:
     from qkv_bench.attention import Settings
 
     peers, threads = not options.no_peers, tuple(options.threads)
-    settings = Settings(options.only, threads, options.quick, suite.cpus(), peers, options.dtype)
-    extras = not options.only and options.dtype == FLOAT32
+    settings = Settings(options.only, threads, options.quick, suite.cpus(), peers, options.dtype, options.direction)
+    extras = not options.only and options.dtype == FLOAT32 and options.direction == "forward"
     return _shown(suite.run(settings, extras=extras), options)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import qkv
 from qkv_bench import native
-from qkv_bench.cases import CASES, QUICK_OPERATIONS, Case, make_inputs
+from qkv_bench.cases import CASES, QUICK_OPERATIONS, Case, Direction, make_inputs
 from qkv_bench.clock import PEAK_SECONDS, SAMPLE_SECONDS, Task, take_turns
 from qkv_bench.dtypes import BFLOAT16, FLOAT32
 from qkv_bench.progress import Progress
@@ -28,11 +28,16 @@ class Settings:
     cpus: int = 1
     peers: bool = True
     dtype: str = FLOAT32
+    direction: Direction = "forward"
 
     @property
     def rounds(self) -> int:
         """Samples of each task."""
         return 3 if self.quick else 5
+
+    def takes(self, case: Case) -> bool:
+        """Whether a case is of the kind that is measured."""
+        return (case.dtype, case.direction) == (self.dtype, self.direction)
 
     def threads_of(self, case: Case) -> tuple[int, ...]:
         """How many threads a case runs with."""
@@ -57,14 +62,14 @@ def plan(settings: Settings) -> list[list[Item]]:
         raise ValueError(f"--only {settings.only!r}: {error}") from error
     groups: dict[str, list[Item]] = {}
     for case in CASES.values():
-        if case.dtype != settings.dtype or not pattern.search(case.name):
+        if not settings.takes(case) or not pattern.search(case.name):
             continue
         if settings.quick and not settings.only and case.visible_operations > QUICK_OPERATIONS:
             continue
         items = groups.setdefault(case.group or case.name, [])
         items += [Item(case, threads) for threads in settings.threads_of(case)]
     if not groups:
-        names = ", ".join(name for name, case in CASES.items() if case.dtype == settings.dtype)
+        names = ", ".join(name for name, case in CASES.items() if settings.takes(case))
         raise ValueError(f"--only {settings.only!r} matches no case; there are {names}")
     return list(groups.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +12,11 @@ from qkv_bench.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from qkv_bench.storage import stored
 
 MaskKind = Literal["none", "padding", "random"]
+#: What is computed: attention, its gradients from what that has saved, or both.
+Direction = Literal["forward", "backward", "both"]
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward", "both")
+#: Floating-point operations of a visible pair of a row and a key, by dim: two products of matrices there, five back.
+OPERATIONS: dict[Direction, int] = {"forward": 4, "backward": 10, "both": 14}
 Array = npt.NDArray[Any]
 
 
@@ -19,6 +24,7 @@ Array = npt.NDArray[Any]
 class Case:
     """One call of attention: self-attention of [batch, heads, length, dim] of one dtype with at most one mask.
 
+    Or what it takes to differentiate it by q, k and v, and by a bias of each head where there is one.
     Cases of one `group` are measured together, round by round, so that they can be compared with each other.
     """
 
@@ -32,6 +38,9 @@ class Case:
     dtype: str = FLOAT32
     group: str = ""
     two_threads: bool = False
+    direction: Direction = "forward"
+    head_bias: bool = False
+    dropout: float = 0.0
 
     @property
     def name(self) -> str:
@@ -43,7 +52,10 @@ class Case:
             parts.append(f"mask-{self.mask}")
         if self.kv_lens is not None:
             parts.append("lengths")
-        parts += [name for name, wanted in (("bias", self.bias), ("stats", self.stats)) if wanted]
+        options = (("bias", self.bias), ("stats", self.stats), ("bias-gradient", self.head_bias))
+        parts += [name for name, wanted in options if wanted]
+        parts += [f"dropout-{self.dropout:g}"] if self.dropout else []
+        parts += [] if self.direction == "forward" else [self.direction]
         parts += [] if self.dtype == FLOAT32 else [self.dtype]
         return "-".join(parts)
 
@@ -65,9 +77,9 @@ class Case:
 
     @property
     def visible_operations(self) -> int:
-        """4 * heads * visible pairs * dim: a multiplication and an addition for Q K^T, and the same for P V."""
+        """Heads * visible pairs * dim * 4 (multiplications and additions of Q K^T and P V), of gradients * 10."""
         _, heads, _, dim = self.shape
-        return 4 * heads * self.visible_pairs * dim
+        return OPERATIONS[self.direction] * heads * self.visible_pairs * dim
 
 
 @dataclass
@@ -79,12 +91,14 @@ class Inputs:
     v: Array
     mask: Array | None
     bias: Array | None
+    grad: Array
+    """What reaches the output from a loss."""
 
 
 def make_inputs(case: Case, seed: int = 1) -> Inputs:
     """Normal numbers, rounded to the dtype; a random mask hides half of the keys, but no row from itself."""
     rng = np.random.default_rng(seed)
-    q, k, v = (stored(rng.standard_normal(case.shape, dtype=np.float32), case.dtype) for _ in range(3))
+    q, k, v, grad = (stored(rng.standard_normal(case.shape, dtype=np.float32), case.dtype) for _ in range(4))
     n = case.shape[2]
     mask: Array | None = None
     if case.mask == "padding":
@@ -92,7 +106,9 @@ def make_inputs(case: Case, seed: int = 1) -> Inputs:
     elif case.mask == "random":
         mask = (rng.random((n, n)) < 0.5) | np.eye(n, dtype=np.bool_)
     bias = rng.standard_normal((n, n), dtype=np.float32) if case.bias else None
-    return Inputs(q, k, v, mask, bias)
+    if case.head_bias:
+        bias = rng.standard_normal((1, case.shape[1], n, n), dtype=np.float32)
+    return Inputs(q, k, v, mask, bias, grad)
 
 
 def dense_mask(case: Case, inputs: Inputs) -> Array | None:
@@ -150,7 +166,23 @@ def _all_cases() -> list[Case]:
     for dtype in (BFLOAT16, FLOAT16):
         for shape in ((1, 8, 512, 64), (1, 8, 2048, 64), (1, 8, 2048, 128), (8, 12, 128, 64)):
             cases += _both(*shape, dtype=dtype)
-    return cases
+    return cases + _gradient_cases()
+
+
+def _gradient_cases() -> list[Case]:
+    """The gradients alone, and with the forward pass as in training."""
+    shapes = [(1, 8, 512, 64), (1, 8, 2048, 64), (1, 8, 2048, 128), (8, 12, 128, 64)]
+    more = [(1, 8, 4096, 64), (32, 8, 128, 32), (64, 12, 50, 64), (1, 8, 197, 64), (1, 8, 1024, 96)]
+    cases: list[Case] = []
+    for dtype in (FLOAT32, BFLOAT16):
+        for shape in shapes + (more if dtype == FLOAT32 else []):
+            for direction in ("backward", "both"):
+                long = shape in ((1, 8, 2048, 64), (1, 8, 2048, 128)) and dtype == FLOAT32
+                both = _both(*shape, two_threads=long and direction == "backward", dtype=dtype)
+                group = f"{Case(shape, dtype=dtype).name}-{direction}"
+                cases += [replace(case, direction=direction, group=group) for case in both]
+    plain = Case((1, 8, 2048, 64), direction="both", group="1x8x2048x64-full-both")
+    return [*cases, replace(plain, dropout=0.1), replace(plain, head_bias=True)]
 
 
 CASES: dict[str, Case] = {case.name: case for case in _all_cases()}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from qkv_bench import accuracy, attention, machine, memory, model, tiny
 from qkv_bench.attention import Settings
+from qkv_bench.gradient_runners import find_gradient_runners
 from qkv_bench.progress import Progress
 from qkv_bench.results import Results, Run
 from qkv_bench.runners import QkvRunner, Runner, UnableError, find_runners
@@ -37,7 +38,8 @@ def described(peers: tuple[type[Runner], ...] = ()) -> Iterator[Results]:
 def run(settings: Settings, extras: bool) -> Results:
     """Measures what the settings choose; `extras` are what stands beside the cases. Says what is missing on stderr."""
     attention.plan(settings)  # a wrong --only is told before anything is measured
-    runners, missing = find_runners(settings.peers, settings.dtype)
+    find = find_runners if settings.direction == "forward" else find_gradient_runners
+    runners, missing = find(settings.peers, settings.dtype)
     for name, reason in missing.items():
         print(f"bench: {name}: {reason}, left out", file=sys.stderr)
     results = Results(machine=machine.describe(runners))
@@ -75,6 +77,8 @@ def run_on_target(target: str, settings: Settings) -> list[Run]:
         command += [
             "--dtype",
             settings.dtype,
+            "--pass",
+            settings.direction,
             "--only",
             settings.only,
             "--threads",

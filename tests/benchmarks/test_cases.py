@@ -91,6 +91,13 @@ def test_the_list_is_whole() -> None:
         for kind in ("full", "causal")
         for dtype in ("bfloat16", "float16")
     }
+    some = ["1x8x512x64", "1x8x2048x64", "1x8x2048x128", "8x12x128x64"]
+    more = ["1x8x4096x64", "32x8x128x32", "64x12x50x64", "1x8x197x64", "1x8x1024x96"]
+    for direction in ("backward", "both"):
+        for kind in ("full", "causal"):
+            expected |= {f"{shape}-{kind}-{direction}" for shape in some + more}
+            expected |= {f"{shape}-{kind}-{direction}-bfloat16" for shape in some}
+    expected |= {f"1x8x2048x64-full-{option}-both" for option in ("dropout-0.1", "bias-gradient")}
     assert set(CASES) == expected
 
 

@@ -153,7 +153,7 @@ def test_with_and_without_an_instruction(targets: tuple[str, ...]) -> None:
     assert judge(forced, **without).measured == pytest.approx(1.0)
     assert judge(forced, **with_it).state == check.UNMEASURABLE
     some = [Target("a", **with_it), Target("b", **without)]
-    assert everything.elsewhere(some, zen4(targets=targets).machine) == [(targets[1], "bfloat16", [BF16])]
+    assert everything.elsewhere(some, zen4(targets=targets).machine) == [(targets[1], ("forward", "bfloat16"), [BF16])]
 
 
 def test_a_target_with_more_counts_for_the_one_below() -> None:

@@ -83,7 +83,10 @@ def test_a_peer_that_is_not_installed_is_left_out() -> None:
 def test_the_plan_has_every_case_once_for_each_number_of_threads() -> None:
     items = [item for group in attention.plan(Settings(cpus=2)) for item in group]
     assert len(items) == len(set(items))
-    assert {item.case.name for item in items} == {case.name for case in CASES.values() if case.dtype == "float32"}
+    forward = [case for case in CASES.values() if case.direction == "forward"]
+    assert {item.case.name for item in items} == {case.name for case in forward if case.dtype == "float32"}
+    back = [item.case for group in attention.plan(Settings(direction="backward")) for item in group]
+    assert {(case.direction, case.dtype) for case in back} == {("backward", "float32")}
     half = [item.case for group in attention.plan(Settings(dtype="bfloat16")) for item in group]
     assert {case.dtype for case in half} == {"bfloat16"}
     assert len(half) == 8

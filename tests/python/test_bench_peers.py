@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from bench_cases import KINDS, name_of, ours
@@ -9,9 +11,10 @@ from bench_cases import KINDS, name_of, ours
 import qkv
 from qkv_bench import attention, decode_peer, native, runners
 from qkv_bench.attention import Settings
-from qkv_bench.cases import CASES, Case, make_inputs
+from qkv_bench.cases import CASES, Case, Direction, make_inputs
 from qkv_bench.decode_cases import DecodeCase
 from qkv_bench.decode_operands import make_operands
+from qkv_bench.gradient_runners import QkvGradients, TorchGradients
 from qkv_bench.runners import QkvFloat32Runner, QkvRunner, UnableError
 
 HALF = [
@@ -34,6 +37,34 @@ def test_torch(case: Case) -> None:
     before = torch.get_num_threads()
     runners.prepare_checked(runners.TorchRunner(), case, make_inputs(case), 1, ours(case))
     torch.set_num_threads(before)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("direction", ["backward", "both"])
+@pytest.mark.parametrize("case", [*HALF, Case((2, 3, 16, 8)), Case((2, 3, 16, 8), causal=True)], ids=name_of)
+def test_gradients_of_torch(case: Case, direction: Direction) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    case = dataclasses.replace(case, direction=direction)
+    if case.dtype == "float16" and direction == "backward":
+        pytest.skip("its fused kernel has none")
+    inputs = make_inputs(case)
+    expected = QkvGradients().make(case, inputs, 1).result()
+    result = TorchGradients().make(case, inputs, 1).result()
+    np.testing.assert_allclose(result, expected, atol=1e-5 if case.dtype == "float32" else 0.05)
+    torch.set_num_threads(before)
+
+
+@pytest.mark.needs("torch")
+def test_the_gradient_of_a_bias_by_torch() -> None:
+    case = Case((1, 3, 16, 8), direction="both", head_bias=True)
+    inputs = make_inputs(case)
+    expected = QkvGradients().make(case, inputs, 1).result()
+    np.testing.assert_allclose(TorchGradients().make(case, inputs, 1).result(), expected, atol=1e-5)
+    for other in (dataclasses.replace(case, direction="backward"), dataclasses.replace(case, dropout=0.1)):
+        with pytest.raises(UnableError):
+            TorchGradients().make(other, inputs, 1).result()
 
 
 @pytest.mark.needs("onnx")
