@@ -101,12 +101,13 @@ def test_scaled_dot_product_attention(name: str, rng: np.random.Generator) -> No
     assert_gradients(actual, {n: gradient.numpy() for n, gradient in zip("qkv", expected, strict=True)})
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("value_dim", [1, 6, 20])
 @pytest.mark.parametrize("name", ["plain", "softcap", "window_self", "alibi", "bias_keys", "bias_hides", "lens", "all"])
-def test_finite_differences(name: str, value_dim: int, rng: np.random.Generator) -> None:
+def test_finite_differences(name: str, value_dim: int, dropout: float, rng: np.random.Generator) -> None:
     """Of qkv.attention in double along random directions: nothing but the forward pass is believed."""
     arrays = dict(zip("qkv", inputs(rng, value_dim=value_dim), strict=True))
-    options = filled(OPTIONS[name], np.float64, rng)
+    options = filled(OPTIONS[name], np.float64, rng) | {"dropout": dropout, "seed": 5}
     grad_out = rng.standard_normal((B, H, N, value_dim))
     gradients = differentiate(grad_out, *arrays.values(), **options)
     arguments = arrays | options
