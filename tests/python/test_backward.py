@@ -225,6 +225,14 @@ def test_hidden_keys_and_empty_rows_give_exactly_nothing(target: str, rng: np.ra
     np.testing.assert_allclose(one.v[:, :, 0], grad_out.reshape(B, 2, 2 * N, 6).sum(2), rtol=1e-5, atol=1e-5)
 
 
+def test_a_sink_gets_nothing_from_the_out_of_an_empty_row(target: str, rng: np.random.Generator) -> None:
+    q, k, v = inputs(rng)
+    grad_lse = rng.standard_normal((B, H, N))
+    grad_out = np.full((B, H, N, 6), np.nan)
+    gradients = differentiate(grad_out, q, k, v, kv_lens=[0, 0], sinks=np.ones(H), grad_lse=grad_lse)
+    assert_close(gradients.sinks, grad_lse.sum((0, 2)))
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 def test_leading_axes(rank: int, rng: np.random.Generator) -> None:
     grad_out, q, k, v = (

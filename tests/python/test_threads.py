@@ -52,11 +52,14 @@ def test_callers_at_once(target: str, rng: np.random.Generator) -> None:
             assert_same_bits(actual, one)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (600, 1), (1, 600), (600, 600), (3, 1, 1), (2, 1, 600, 1)], ids=str)
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_same_bits_of_gradients_for_any_number_of_threads(count: int, target: str, rng: np.random.Generator) -> None:
-    q, k, v = inputs(rng, 150)
+def test_same_bits_of_gradients_for_any_number_of_threads(
+    count: int, shape: tuple[int, ...], target: str, rng: np.random.Generator
+) -> None:
+    q, k, v = inputs(rng, 600)
     sinks = np.ones(3, np.float32)
-    bias = rng.standard_normal((1, 150)).astype(np.float32)
+    bias = rng.standard_normal(shape).astype(np.float32)
     options: dict[str, Any] = {"causal": True, "sinks": sinks, "bias": bias}
     out, lse = qkv.attention(q, k, v, return_lse=True, **options)
     need = ("q", "k", "v", "bias", "sinks")
