@@ -56,7 +56,8 @@ struct AttentionGradients {
 /// @param gradients  shares no element with an input where it is written
 ///
 /// Rules. What a row may not see gets exactly nothing from it, even if the row, the key or its value holds NaN; a row that
-/// sees nothing gives 0; dq and dk of a row with one visible key, from grad_out, are exactly 0. A visible NaN makes NaN of
+/// sees nothing gives 0; what grad_out adds to dq and dk from a row that sees one key is exactly 0 (without sinks and
+/// dropout, and where out holds v unrounded: v is not wider than q). A visible NaN makes NaN of
 /// what depends on it. The bits of dq depend on what those of attention's row depend on; those of dk and dv on the query
 /// rows that are given, and their order; bias and sinks are summed in a fixed order. Nothing depends on threads, other heads or
 /// what else is asked for.

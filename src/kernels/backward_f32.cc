@@ -67,6 +67,7 @@ BackwardBlock::BackwardBlock(BackwardHead& of, std::int64_t index)
   slopes = arena.take<float>(most_rows * pitch);
   seen = arena.take<std::uint64_t>(most_rows * kBlockWords);
   groups = arena.take<Group>(most_rows);
+  if (head.call.bias_sums && head.call.bias_sums.col == 0) bias_rows = arena.take<double>(most_rows);
   if (forward.dropout > 0) kept = arena.take<std::uint64_t>(kTileRows * kBlockWords);
   if (forward.softcap > 0) cap_slopes = arena.take<float>(kTileRows * kLogitStride);
   if (problem.grad_q) key_rows = arena.take<float>(panel_floats(forward.head_dim, most_keys));
@@ -143,6 +144,7 @@ void load_rows(BackwardBlock& block) {
 
 void add_slopes(BackwardBlock& block) {
   block.num_groups = 0;
+  if (block.bias_rows != nullptr) std::fill_n(block.bias_rows, block.rows.num_rows, 0.0);
   for_each_group(block.rows.num_rows, [&](std::int64_t first, std::int64_t size) {
     Group& group = block.groups[block.num_groups++] = {first, size};
     kGroupSlopes[size - 1](block, group);
@@ -187,6 +189,16 @@ void add_row_products(BackwardBlock& block) {
   }
   for (std::int64_t r = 0; r < block.rows.num_rows; ++r) {
     if (block.rows.rows[r].careful) block.head.careful[block.row_begin + r] = 1;
+  }
+}
+
+void add_bias_rows(const BackwardBlock& block) {
+  const BackwardHead& head = block.head;
+  const Result& sums = head.call.bias_sums;
+  for (std::int64_t r = 0; r < block.rows.num_rows; ++r) {
+    const Row& row = block.rows.rows[r];
+    const double before = sums.number(head.batch, row.head, row.index);
+    sums.put(before + block.bias_rows[r], head.batch, row.head, row.index);
   }
 }
 
@@ -275,6 +287,7 @@ void run_keys(BackwardHead& head, std::int64_t key_block) {
     }
     head.wait_for_turn(key_block, row_block);
     if (any && writes_rows) add_row_products(block);
+    if (any && block.bias_rows != nullptr) add_bias_rows(block);
     head.end_turn(key_block, row_block);
   }
   write_keys(block);

@@ -62,12 +62,23 @@ class PlainGradients : PlainLogits {
     }
   }
 
-  double of_sink() const { return terms_.sink_weight == 0 ? 0.0 : terms_.sink_weight * (terms_.of_sink - delta_); }
+  double of_sink() const {
+    if (terms_.sink_weight == 0) return 0;
+    // What would reach out reaches nothing where the row sees no key: 0 times NaN is no answer.
+    const bool reaches = std::isfinite(delta_) || sees_any();
+    return terms_.sink_weight * (terms_.of_sink - (reaches ? delta_ : 0.0));
+  }
 
   std::span<const double> query() const noexcept { return query_; }
   std::span<const double> grad_out() const noexcept { return grad_out_; }
 
  private:
+  bool sees_any() const {
+    bool any = false;
+    for_each_visible(keys_.range, [&](std::int64_t) { any = true; });
+    return any;
+  }
+
   /// With the row's grad_out, in the order of delta.
   double product(const double* values) const {
     double sum = 0;

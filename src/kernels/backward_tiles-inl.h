@@ -52,6 +52,7 @@ struct BackwardBlock {
   float* weights = nullptr;       ///< [rows][pitch]: as they meet V; 0 at hidden keys between a group's begin and end
   float* slopes = nullptr;        ///< the gradients of q' k
   float* cap_slopes = nullptr;    ///< of a softcap: [kTileRows][kLogitStride]
+  double* bias_rows = nullptr;    ///< [rows], where a bias repeats along keys: the sum over the block's
   std::uint64_t* seen = nullptr;  ///< [rows][kBlockWords]
   std::uint64_t* kept = nullptr;  ///< of a group's rows, [kTileRows][kBlockWords]: the weights that dropout keeps
   float* key_sums = nullptr;      ///< panels of grad_k's columns: [most_keys][kPanel]
@@ -81,10 +82,13 @@ HWY_INLINE void for_each_panel(std::int64_t columns, const Visit& visit) {
 }
 
 /// Adds a vector of logits' gradients to those of a bias; in double, where arithmetic has left the range of f32.
-HWY_INLINE void add_bias_vector(const BackwardBlock& block, const Row& row, std::int64_t of_head, std::int64_t key,
-                                VF slope) {
+HWY_INLINE void add_bias_vector(const BackwardBlock& block, std::int64_t index, std::int64_t key, VF slope) {
   const BackwardHead& head = block.head;
-  const Result& sums = head.call.bias_sums;
+  const Row& row = block.rows.rows[index];
+  const std::int64_t of_head = block.row_begin + index;
+  Result sums = head.call.bias_sums;
+  // Threads on other keys add to the same element: it waits for its turn, as grad_q does.
+  if (block.bias_rows != nullptr) sums = {block.bias_rows + index, Dtype::kFloat64};
   const std::int64_t count = std::min<std::int64_t>(kLanes, block.keys.end - key);
   const bool finite = hn::AllTrue(kF32, hn::Eq(hn::Sub(slope, slope), hn::Zero(kF32)));
   if (HWY_UNLIKELY(row.careful || (!finite && !head.is_poisoned(of_head)))) {
@@ -112,7 +116,7 @@ void finish_slopes(BackwardBlock& block, std::int64_t key, std::int64_t vectors,
     for (std::int64_t at = 0; at < vectors * kLanes; at += kLanes) {
       VF slope = hn::LoadU(kF32, slopes + at);
       if (block.head.call.bias_sums) {
-        add_bias_vector(block, block.rows.rows[row], block.row_begin + row, key + at, slope);
+        add_bias_vector(block, row, key + at, slope);
       }
       if (block.cap_slopes != nullptr) {
         // Where a key is hidden, its product may be anything.
