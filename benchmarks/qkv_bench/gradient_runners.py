@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,7 +37,9 @@ class QkvGradients:
         options = options_of(case, inputs)
         if case.dropout:
             options |= {"dropout": case.dropout, "seed": 1}
-        need = ("q", "k", "v", "bias") if case.head_bias else ("q", "k", "v")
+        need: list[Literal["q", "k", "v", "bias", "sinks"]] = ["q", "k", "v"]
+        if case.head_bias:
+            need.append("bias")
 
         def forward() -> Any:
             return qkv.attention(q, k, v, return_lse=True, **options)
