@@ -6,8 +6,8 @@
 >>> qkv.attention(q, k, v, causal=True).shape
 (2, 8, 16, 64)
 
-`qkv.hf` runs Hugging Face models on it and needs torch and transformers; `qkv.onnx` runs ONNX models and needs onnx.
-They are imported when first used.
+`qkv.torch` puts it into PyTorch models; `qkv.hf` runs Hugging Face models on it and needs torch and transformers;
+`qkv.onnx` runs ONNX models and needs onnx. They are imported when first used.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from qkv._varlen import attention_varlen
 if TYPE_CHECKING:
     from qkv import hf as hf
     from qkv import onnx as onnx
+    from qkv import torch as torch
 
 __version__: str = _core.version()
 
@@ -58,7 +59,7 @@ __all__ = [
     "target",
 ]
 
-_LAZY_MODULES = frozenset({"hf", "onnx"})
+_LAZY_MODULES = frozenset({"hf", "onnx", "torch"})
 
 
 def __getattr__(name: str) -> Any:

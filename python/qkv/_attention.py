@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any
 
 from qkv import _core
+from qkv._autograd import computed_by
 from qkv._cache import KVCache, PagedKVCache
 from qkv._types import LogitsStage, Select, SupportsDLPack, Window
 
 __all__ = ["attention"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def computed_by(run: Callable[[Any, Any, Any, dict[str, Any]], Any]) -> Callable[[_F], _F]:
-    """Gives a signature and its documentation a body. Python takes longer over 18 defaults than ``run`` over a dict."""
-
-    def decorate(model: _F) -> _F:
-        @functools.wraps(model)
-        def function(q: Any, k: Any, v: Any = None, **options: Any) -> Any:
-            return run(q, k, v, options)
-
-        return cast("_F", function)
-
-    return decorate
 
 
 @computed_by(_core.attention)
@@ -136,7 +121,7 @@ def attention(
         A TypeError: an element type that is not supported, or that does not agree.
     ValueError
         A number out of its range; an array that cannot be used as it is: read-only out, an out that overlaps an input,
-        a tensor that requires grad under grad mode or has a tangent (a derivative would be lost), is sparse, nested,
+        a tensor that has a tangent, or requires grad and has none (its derivative would be lost), is sparse, nested,
         inside a torch.func transform, without data or not on the CPU.
     TypeError
         An argument that is no array or number, or arrays of different kinds.
@@ -154,6 +139,8 @@ def attention(
     A key that a row may not see does not change one bit of the row, even if it holds NaN. A row that sees nothing gives
     0. A visible NaN makes its row NaN and no other row. A row's bits depend on its own query, its visible keys at their
     positions and the options: not on batch, threads, padding, or how queries are split into calls.
+
+    Where PyTorch records gradients of q, k, v, bias or sinks, the call is one of `qkv.torch.attention`.
 
     The interpreter lock is released while it computes, unless q, k and v have at most 64 elements each; do not change
     the arrays meanwhile.

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from typing import Any
 
 from qkv import _core
+from qkv._autograd import computed_by
 from qkv._types import SupportsDLPack, Window
 
 __all__ = ["attention_varlen"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def computed_by(run: Callable[[Any, Any, Any, Any, Any, dict[str, Any]], Any]) -> Callable[[_F], _F]:
-    """Gives a signature and its documentation a body, as `qkv.attention` has it."""
-
-    def decorate(model: _F) -> _F:
-        @functools.wraps(model)
-        def function(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, **options: Any) -> Any:
-            return run(q, k, v, cu_seqlens_q, cu_seqlens_k, options)
-
-        return cast("_F", function)
-
-    return decorate
 
 
 @computed_by(_core.attention_varlen)

@@ -102,9 +102,19 @@ def test_other_tensors(dtype: str) -> None:
 @needs_torch
 @pytest.mark.parametrize("name", ["q", "k", "v", "bias", "sinks", "alibi_slopes", "out"])
 def test_gradients_are_not_lost(name: str) -> None:
+    """Those that there are go through qkv.torch; the reference has none of them."""
     shapes = {"q": (2, 4, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 6), "bias": (3, 5), "out": (2, 4, 3, 6)}
-    with pytest.raises(ValueError, match=rf"^{name}: requires grad, .*torch.no_grad\(\) or pass {name}.detach\(\)"):
-        tensors(**{name: torch.ones(shapes.get(name, (4,)), requires_grad=True)})
+    leaf = torch.ones(shapes.get(name, (4,)), requires_grad=True)
+    text = rf"^{name}: requires grad, .*torch.no_grad\(\) or pass {name}.detach\(\)"
+    arguments = {one: torch.from_numpy(array) for one, array in base().items()} | {name: leaf}
+    with pytest.raises(ValueError, match=text):
+        qkv.reference.attention(**arguments)
+    if name in ("alibi_slopes", "out"):
+        with pytest.raises(ValueError, match=text):
+            tensors(**{name: leaf})
+    else:
+        tensors(**{name: leaf}).sum().backward()
+        assert leaf.grad is not None
 
 
 @needs_torch
