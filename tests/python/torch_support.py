@@ -38,7 +38,7 @@ needs_dropout = pytest.mark.skipif(not library_drops(), reason="qkv.attention ha
 def rows(*shape: int, seed: int = 0, dtype: Any = None, grad: bool = True) -> Any:
     """Random numbers, in double by default; they require grad."""
     generator = torch.Generator().manual_seed(1000 + seed)
-    made = torch.randn(*shape, generator=generator, dtype=torch.double).to(dtype or torch.double)
+    made = torch.randn(shape, generator=generator, dtype=torch.double).to(dtype or torch.double)
     return made.requires_grad_(grad)
 
 
@@ -55,11 +55,11 @@ def close(actual: Any, expected: Any, tolerance: float = DOUBLE) -> None:
     assert difference <= limit, f"largest difference {difference:.3g}, allowed {limit:.3g}"
 
 
-def gradients(outputs: Any, leaves: list[Any], seed: int = 99) -> list[Any]:
-    """Of random sums of the outputs."""
+def gradients(outputs: Any, leaves: list[Any], seed: int = 99, again: bool = True) -> list[Any]:
+    """Of random sums of the outputs; ``again``: the graph is used more than once."""
     outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
     upstream = [rows(*out.shape, seed=seed + i, dtype=out.dtype, grad=False) for i, out in enumerate(outputs)]
-    found = torch.autograd.grad(outputs, leaves, upstream, allow_unused=True, retain_graph=True)
+    found = torch.autograd.grad(outputs, leaves, upstream, allow_unused=True, retain_graph=again)
     return [torch.zeros_like(leaf) if each is None else each for each, leaf in zip(found, leaves, strict=True)]
 
 

@@ -169,7 +169,8 @@ def _call(
         return _chosen(_apply(operators, operands, tensors, numbers, wanted), wanted, return_lse)
     except Exception:
         # What is wrong with a tensor is looked for only now: a call should cost no more than its attention.
-        explain(**dict(zip(("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"), operands, strict=False)), **names)
+        explain(**dict(zip(("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k"), operands, strict=False)))
+        explain(**{name: tensor for name, tensor in names.items() if tensor is not None})
         raise
 
 

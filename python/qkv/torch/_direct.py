@@ -60,8 +60,6 @@ def new_seed(dropout: float) -> torch.Tensor | None:
 def explain(**tensors: Any) -> None:
     """After a failure: raises what is wrong with a tensor, in terms of the caller's arguments."""
     for name, tensor in tensors.items():
-        if tensor is None:
-            continue
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{name}: expected a torch.Tensor, got {type(tensor).__name__}")
         if tensor.is_nested:

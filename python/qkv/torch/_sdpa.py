@@ -76,7 +76,9 @@ def scaled_dot_product_attention(
         return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     except Exception:
         # What is wrong with a tensor is looked for only now: a call should cost no more than its attention.
-        explain(query=query, key=key, value=value, attn_mask=attn_mask)
+        explain(query=query, key=key, value=value)
+        if attn_mask is not None:
+            explain(attn_mask=attn_mask)
         raise
 
 
