@@ -27,6 +27,7 @@ except ImportError as error:
     ) from error
 
 import qkv
+import qkv.torch
 
 __all__ = ["attention_forward", "attention_mask", "register"]
 
@@ -120,7 +121,7 @@ def attention_forward(
         attention_mask: bool (True = attend) or float (added to the logits), broadcast onto
             ``[batch, num_heads, q_len, kv_len]``; keys beyond kv_len are cut off. Without a mask, and for more than one
             query, a causal module attends from the top left: row i to keys 0..i.
-        dropout: must be 0.
+        dropout: the share of weights to drop, 0 in evaluation; drawn from PyTorch's default generator.
         scaling: of the logits; default 1/sqrt(head_dim).
         is_causal: overrides the module's.
         softcap: c > 0 turns a logit x into c * tanh(x / c), before the masks.
@@ -130,15 +131,15 @@ def attention_forward(
         **kwargs: what else the model was called with; refused where it would change the result.
 
     Returns:
-        The output ``[batch, q_len, num_heads, value_dim]``, contiguous, and the weights
-        ``[batch, num_heads, q_len, kv_len]`` if the model records attentions, else None.
+        The output ``[batch, q_len, num_heads, value_dim]``, contiguous, differentiable while gradients are recorded,
+        and the weights ``[batch, num_heads, q_len, kv_len]``, detached, if the model records attentions, else None.
 
     Raises:
         ValueError, TypeError: what this version cannot do; the text names the argument and the way out.
     """
     if _jit.is_tracing():  # a trace would record this call's result as a constant
         raise ValueError("qkv cannot be traced by torch.jit: run the model eagerly, or under torch.compile")
-    _check_options(module, dropout, kwargs)
+    _check_options(module, kwargs)
     if s_aux is None and _has_sinks(module):
         raise ValueError("s_aux: the layer has attention sinks but did not hand them over")
     if attention_mask is None and isinstance(key, torch.Tensor):
@@ -155,6 +156,7 @@ def attention_forward(
             scale=scaling,
             softcap=softcap or 0.0,
             sinks=s_aux,
+            dropout=dropout,
             return_weights=_weights_wanted(kwargs),
         )
     except Exception:
@@ -183,9 +185,17 @@ def _attend(
     if not batch == key.shape[0] == value.shape[0]:  # learned queries come with a batch of 1
         batch = max(batch, key.shape[0])
         query, key, value = (each.expand(batch, -1, -1, -1) for each in (query, key, value))
+    if options["dropout"] or _is_recorded(query, key, value, bias, options["sinks"]):
+        result = qkv.torch.attention(query, key, value, mask=mask, bias=bias, query_offset=0, **options)
+        out, weights = result if isinstance(result, tuple) else (result, None)
+        return out.transpose(1, 2).contiguous(), weights
     out = query.new_empty((batch, q_len, num_heads, value.shape[-1]))
     result = qkv.attention(query, key, value, mask=mask, bias=bias, query_offset=0, out=out.transpose(1, 2), **options)
     return out, result[1] if isinstance(result, tuple) else None
+
+
+def _is_recorded(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _has_sinks(module: torch.nn.Module) -> bool:
@@ -233,19 +243,9 @@ def _check_tensors(**tensors: torch.Tensor | None) -> None:
             continue
         if tensor.device.type != "cpu":
             raise ValueError(f"{name} is on {tensor.device}; qkv runs on the CPU: use model.to('cpu')")
-        if tensor.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
-                f"{name} requires a gradient, and this version of qkv has no backward: run the model under "
-                "torch.inference_mode() or torch.no_grad(), or train with another attn_implementation"
-            )
 
 
-def _check_options(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
-    if dropout:
-        raise ValueError(
-            f"dropout is {dropout}, and transformers gives no seed for it: call model.eval(), or set the attention "
-            "dropout of the model's config to 0"
-        )
+def _check_options(module: torch.nn.Module, kwargs: dict[str, Any]) -> None:
     for argument, meaning in _UNSUPPORTED.items():
         if kwargs.get(argument) is not None:
             raise ValueError(f"{argument}: {meaning} is not supported by qkv; use attn_implementation='eager'")

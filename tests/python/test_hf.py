@@ -197,7 +197,6 @@ def test_nothing_is_copied_on_the_way(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"dropout": 0.1}, ValueError, "dropout is 0.1.*model.eval"),
         ({"indices": 0}, ValueError, "indices: .*eager"),
         ({"block_indices": 0}, ValueError, "block_indices"),
         ({"sinks": 0}, ValueError, "sinks: one sink a token"),
@@ -238,14 +237,24 @@ def test_other_devices_are_refused():
         qkv.hf.attention_forward(layer(4), q.to("meta"), k, v, None)
 
 
-def test_gradients_are_refused_and_no_grad_is_enough():
-    q, k, v = operands()
-    v.requires_grad_()
-    with pytest.raises(ValueError, match=r"value requires a gradient.*inference_mode"):
-        qkv.hf.attention_forward(layer(4), q, k, v, None)
+@pytest.mark.parametrize("value_dim", [16, 6])
+def test_gradients_are_those_of_sdpa(value_dim):
+    leaves = [x.requires_grad_() for x in operands(value_dim=value_dim, dtype="float64")]
+    mask = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(SEED)) > 0.3
+    bias = torch.randn(1, 8, 5, 5, dtype=torch.float64, requires_grad=True)
+    options = {"scaling": 0.3, "position_bias": bias}
+    actual, _ = qkv.hf.attention_forward(layer(4), *leaves, mask, **options)
+    expected, _ = sdpa_attention_forward(layer(4), *leaves, mask, **options)
+    assert actual.is_contiguous()
+    assert_close(actual, expected, 1e-12)
+    upstream = torch.randn(actual.shape, dtype=torch.float64)
+    found = [torch.autograd.grad(out, [*leaves, bias], upstream) for out in (actual, expected)]
+    for a, e in zip(*found, strict=True):
+        assert_close(a, e, 1e-12)
     with torch.no_grad():
-        out, _ = qkv.hf.attention_forward(layer(4), q, k, v, None)
+        out, _ = qkv.hf.attention_forward(layer(4), *leaves, mask, **options)
     assert not out.requires_grad
+    assert torch.equal(out, actual)
 
 
 def test_sinks_that_were_not_handed_over_are_noticed():
@@ -398,16 +407,6 @@ def test_a_name_without_mask_function_is_refused(minilm, tokens):
     AttentionInterface.register("qkv-half", qkv.hf.attention_forward)
     with pytest.raises(ValueError, match="'qkv-half' has no mask function"):
         run(minilm, "qkv-half", tokens)
-
-
-@needs_minilm
-def test_minilm_training_mode_is_refused(minilm, tokens):
-    minilm.set_attn_implementation("qkv")
-    with pytest.raises(ValueError, match="requires a gradient"):
-        minilm(**tokens)
-    minilm.train()
-    with torch.no_grad(), pytest.raises(ValueError, match=r"dropout is 0\.1"):
-        minilm(**tokens)
 
 
 @needs_minilm
