@@ -30,6 +30,11 @@ MODULES = [
     "qkv.position",
     "qkv.reference",
     pytest.param("qkv.onnx", marks=pytest.mark.needs("onnx")),
+    pytest.param("qkv.torch", marks=pytest.mark.needs("torch")),
+    pytest.param("qkv.torch._attention", marks=pytest.mark.needs("torch")),
+    pytest.param("qkv.torch._modules", marks=pytest.mark.needs("torch")),
+    pytest.param("qkv.torch._patch", marks=pytest.mark.needs("torch")),
+    pytest.param("qkv.torch._sdpa", marks=pytest.mark.needs("torch")),
 ]
 
 
@@ -50,7 +55,7 @@ def test_import_needs_numpy_alone() -> None:
     assert run("-c", code).stdout.strip() == "['qkv']"
 
 
-@pytest.mark.parametrize(("name", "peer"), [("hf", "torch"), ("onnx", "onnx")])
+@pytest.mark.parametrize(("name", "peer"), [("hf", "torch"), ("onnx", "onnx"), ("torch", "torch")])
 def test_adapters_are_lazy(name: str, peer: str) -> None:
     assert name in dir(qkv)
     code = f"import sys, qkv; assert 'qkv.{name}' not in sys.modules; sys.modules['{peer}'] = None; qkv.{name}"

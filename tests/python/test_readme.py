@@ -85,7 +85,7 @@ def test_logit_scale_table_is_what_its_script_prints():
 
 
 # Pages that need an optional peer.
-NEEDS = {"onnx.md": [pytest.mark.needs("onnx")]}
+NEEDS = {"onnx.md": [pytest.mark.needs("onnx")], "pytorch.md": [pytest.mark.needs("torch")]}
 
 
 def with_blocks(language: str) -> list[object]:

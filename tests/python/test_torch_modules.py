@@ -172,9 +172,10 @@ def test_rows_that_see_nothing_have_weights_0() -> None:
     pad = torch.zeros(BATCH, N, dtype=torch.bool)
     pad[1] = True
     zero = ours.out_proj(torch.zeros(1, E, dtype=torch.double))
-    for recorded, weights in itertools.product((True, False), (True, False)):
+    added = torch.zeros(BATCH, N, dtype=torch.double).masked_fill(pad, -torch.inf)
+    for recorded, weights, mask in itertools.product((True, False), (True, False), (pad, added)):
         with torch.set_grad_enabled(recorded):
-            out, given = ours(x, x, x, key_padding_mask=pad, need_weights=weights)
+            out, given = ours(x, x, x, key_padding_mask=mask, need_weights=weights)
         close(out[:, 1], zero.expand(N, E))
         if given is not None:
             assert not given[1].any()
