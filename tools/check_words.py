@@ -12,7 +12,7 @@ from files import ROOT, tree_files
 WORDS = [
     r"/wo" r"rk/",
     r"\.\./sha" r"red",
-    r"\.lib" r"rary",
+    r"(?<!torch)\.lib" r"rary",
     r"/tmp/se" r"tup",
     r"/ro" r"ot/",
     r"\bTO" r"DO\b",

@@ -257,6 +257,19 @@ def test_gradients_are_those_of_sdpa(value_dim):
     assert torch.equal(out, actual)
 
 
+def test_dropout_reaches_the_operator(monkeypatch):
+    q, k, v = operands()
+    seen = {}
+
+    def record(query, *_, **options):
+        seen.update(options)
+        return query
+
+    monkeypatch.setattr(qkv.torch, "attention", record)
+    qkv.hf.attention_forward(layer(4), q, k, v, None, dropout=0.1)
+    assert seen["dropout"] == 0.1
+
+
 def test_sinks_that_were_not_handed_over_are_noticed():
     q, k, v = operands()
     module = layer(4)
