@@ -1,7 +1,7 @@
 """The registered operators: ``torch.ops.qkv.attention`` and its kin, with fake implementations and autograd.
 
-They are made with torch.library's low-level interface, which costs half of what custom_op does. Their arguments are all
-positional, since autograd looks at no other. A dense and a ragged batch differ in the two cumulative lengths alone.
+They are made with the low-level interface of torch.library, which costs a fraction of what custom_op does. Arguments
+are all positional: autograd looks at no other. A dense and a ragged batch differ in the two cumulative lengths alone.
 
 ========================== ===============================================================================
 attention                  (out, lse)
@@ -37,6 +37,7 @@ _BIAS, _SINKS, _SLOPES = 1, 2, 3
 #: What a call is observed for, after the options.
 _WANTED: Final = "bool stats, SymInt[]? stats_keys, str? logits, bool weights, SymInt[]? heads, SymInt[]? rows"
 
+_C: Final[Any] = torch._C
 _library: Final[Any] = torch.library.Library("qkv", "FRAGMENT")
 
 
@@ -45,12 +46,42 @@ def _define(schema: str, compute: Any, fake: Any, autograd: tuple[Any, Any], aut
     name = schema.partition("(")[0]
     _library.impl(name, compute, "CPU")
     torch.library.register_fake(f"qkv::{name}", fake, lib=_library)
-    backward, setup_context = autograd
-    torch.library.register_autograd(f"qkv::{name}", backward, setup_context=setup_context, lib=_library)
     operator = getattr(torch.ops.qkv, name).default
+    _library.impl(name, _recording(operator, *autograd), "Autograd", with_keyset=True)
     if autocast is not None:
         _library.impl(name, autocast(operator), "AutocastCPU")
     return operator
+
+
+def _recording(operator: Any, backward: Any, setup_context: Any) -> Any:
+    """What torch.library.register_autograd makes, without its look at the schema of 20 arguments in each call.
+
+    That would fill in what the dispatcher leaves out, arguments that equal their default: there is none with a default.
+    """
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        *inputs, keyset = args
+        result = below(keyset, *inputs)
+        setup_context(ctx, inputs, result)
+        return result
+
+    def below(keyset: Any, *args: Any) -> Any:
+        with _C._AutoDispatchBelowAutograd():
+            return operator.redispatch(keyset & _C._after_autograd_keyset, *args)
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function: Any = type(f"QkvBackwardFor_{operator._opname}", (torch.autograd.Function,), members)
+
+    def recorded(keyset: Any, *args: Any) -> Any:
+        if torch.is_grad_enabled() and _C._any_requires_grad(*args):
+            return function.apply(*args, keyset)
+        return below(keyset, *args)
+
+    return recorded
+
+
+def _keep_nothing(*_: Any) -> None:
+    pass
 
 
 def _to_options(
@@ -135,7 +166,7 @@ class Operators:
             f"{operands}, {_OPTIONS}, bool[] need) -> (Tensor q, Tensor k, Tensor v, Tensor bias, Tensor sinks)",
             self._compute_backward,
             self._fake_backward,
-            (_refuse_second_derivative, None),
+            (_refuse_second_derivative, _keep_nothing),
         )
         self.attention: Any = _define(
             f"{name}({operands}, {_OPTIONS}) -> (Tensor out, Tensor lse)",
@@ -156,11 +187,11 @@ class Operators:
 
     def _autocast(self, operator: Any) -> Any:
         """What autocast lowers of PyTorch's own: q, k, v and a float mask. Sinks and slopes stay as they are."""
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+        keys = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU)
         indices = (0, 1, 2, self._lead + _BIAS)
 
         def lowered(*args: Any) -> Any:
-            with torch._C._ExcludeDispatchKeyGuard(keys):
+            with _C._ExcludeDispatchKeyGuard(keys):
                 return operator(*_lower(args, torch.get_autocast_dtype("cpu"), indices))
 
         return lowered
@@ -237,7 +268,7 @@ class Operators:
             for tensor, wanted in zip(of, args[-1], strict=True)
         )
 
-    def _setup_context(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    def _setup_context(self, ctx: Any, inputs: list[Any], output: tuple[Any, ...]) -> None:
         tensors = self._lead + _NUM_TENSOR_OPTIONS
         slopes = inputs[self._lead + _SLOPES]
         if slopes is not None and slopes.requires_grad:
@@ -258,7 +289,7 @@ class Operators:
         if grad_out is None:
             grad_out = out.new_zeros(()).expand(out.shape)
         gradients = self.backward(grad_out, grad_lse, grad_entropy, out, lse, *tensors, *ctx.numbers, need)
-        answer: list[Any] = [None] * ctx.num_inputs
+        answer: list[Any] = [None] * (ctx.num_inputs + 1)  # and of the key set
         for place, gradient, wanted in zip(places, gradients, need, strict=True):
             if wanted:
                 answer[place] = gradient
