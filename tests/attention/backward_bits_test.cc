@@ -14,7 +14,7 @@ namespace qkv::support {
 namespace {
 
 TEST_P(BackwardBits, BatchesAndHeadsAlone) {
-  for_random_calls(1, 40, 200, [](Random& random, const BackwardCall& call) {
+  for_random_calls(1, 24, 200, [](Random& random, const BackwardCall& call) {
     if (call.call.options.dropout.p > 0) return;  // which differs from head to head
     const Saved saved(call.call);
     const Gradients whole = differentiate(call);
@@ -27,7 +27,7 @@ TEST_P(BackwardBits, BatchesAndHeadsAlone) {
 }
 
 TEST_P(BackwardBits, SplitQueries) {
-  for_random_calls(101, 40, 300, [](Random& random, const BackwardCall& call) {
+  for_random_calls(101, 24, 300, [](Random& random, const BackwardCall& call) {
     const Saved saved(call.call);
     const Gradients whole = differentiate(call);
     const std::int64_t cut = random.integer(0, call.call.q_len);
@@ -41,7 +41,7 @@ TEST_P(BackwardBits, SplitQueries) {
 }
 
 TEST_P(BackwardBits, KeysBehindTheLastVisibleOne) {
-  for_random_calls(201, 40, 300, [](Random&, const BackwardCall& call) {
+  for_random_calls(201, 24, 300, [](Random&, const BackwardCall& call) {
     // As many keys as the longest sequence has, and as many as there are.
     if (!call.call.kv_lens) return;
     std::int64_t longest = 0;
@@ -56,7 +56,7 @@ TEST_P(BackwardBits, KeysBehindTheLastVisibleOne) {
 }
 
 TEST_P(BackwardBits, WhatElseIsAskedForAndLayouts) {
-  for_random_calls(301, 40, 200, [](Random& random, const BackwardCall& call) {
+  for_random_calls(301, 24, 200, [](Random& random, const BackwardCall& call) {
     const Saved saved(call.call);
     const Gradients whole = differentiate(call);
     const Gradients other(call, draw_layout(random));
@@ -101,7 +101,7 @@ void expect_row(const ConstTensorView& actual, const ConstTensorView& clean, con
 
 /// A NaN in a key or value spoils the rows that see it, and with them what these see; nothing else.
 TEST_P(BackwardBits, PoisonedKeysReachOnlyWhatSeesThem) {
-  for_random_calls(401, 50, 150, [](Random& random, const BackwardCall& drawn) {
+  for_random_calls(401, 30, 150, [](Random& random, const BackwardCall& drawn) {
     const Call& call = drawn.call;
     if (call.kv_len == 0 || call.q_len == 0 || call.value_dim == 0) return;
     const Tensor visible = visible_keys(call);
@@ -142,7 +142,7 @@ TEST_P(BackwardBits, PoisonedKeysReachOnlyWhatSeesThem) {
 
 /// A NaN in a query or in what reaches its output spoils that row and the keys that it sees.
 TEST_P(BackwardBits, PoisonedRowsReachOnlyWhatTheySee) {
-  for_random_calls(501, 50, 150, [](Random& random, const BackwardCall& drawn) {
+  for_random_calls(501, 30, 150, [](Random& random, const BackwardCall& drawn) {
     const Call& call = drawn.call;
     if (call.kv_len == 0 || call.q_len == 0 || call.value_dim == 0) return;
     const Tensor visible = visible_keys(call);

@@ -9,7 +9,7 @@ namespace qkv::support {
 namespace {
 
 TEST_P(BackwardBits, ThreadsChangeNothing) {
-  for_random_calls(901, 25, 400, [](Random&, const BackwardCall& call) {
+  for_random_calls(901, 15, 400, [](Random&, const BackwardCall& call) {
     const auto with_threads = [&](int threads) {
       const ThreadScope scope(threads);
       return differentiate(call);
