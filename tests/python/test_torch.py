@@ -270,6 +270,23 @@ def test_gradients_with_dropout() -> None:
     assert torch.autograd.gradcheck(lambda *x: qkv.torch.attention(*x, dropout=p, seed=11), [q, k, v])
 
 
+def test_seeds() -> None:
+    q, k, v = inputs()
+    for seed in (0, 2**63 - 1, 2**63, 2**64 - 1):
+        assert torch.equal(qkv.torch.attention(q, k, v, seed=seed), qkv.torch.attention(q, k, v))
+    for seed, error in ((-1, ValueError), (2**64, ValueError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=r"^seed: expected"):
+            qkv.torch.attention(q, k, v, seed=seed)
+
+
+@needs_dropout
+def test_seeds_are_those_of_the_library() -> None:
+    q, k, v = (x.detach() for x in inputs())
+    for seed in (0, 2**63 - 1, 2**63, 2**64 - 1):
+        ours = qkv.torch.attention(q, k, v, dropout=0.5, seed=seed)
+        assert torch.equal(ours, qkv.attention(q, k, v, dropout=0.5, seed=seed))
+
+
 def test_dropout_needs_a_probability() -> None:
     q, k, v = inputs()
     for p in (-0.1, 1.1, float("nan")):

@@ -240,4 +240,11 @@ def _offsets(values: Any) -> tuple[Any, Any]:
 def _seed(seed: Any, dropout: float) -> Any:
     if seed is None:
         return new_seed(dropout)
-    return seed if isinstance(seed, torch.Tensor) else torch.tensor(seed, dtype=torch.int64)
+    if isinstance(seed, torch.Tensor):
+        return seed
+    if not _is_int(seed):
+        raise TypeError(f"seed: expected an int or an int64 tensor, got {type(seed).__name__}")
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed: expected 0 to 2**64 - 1, got {seed}")
+    # A tensor has 63 bits and a sign; the operator reads the 64 bits.
+    return torch.tensor(seed - (seed >> 63 << 64), dtype=torch.int64)

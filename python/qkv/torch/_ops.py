@@ -125,7 +125,7 @@ def _to_options(
     if dropout:
         options["dropout"] = dropout
         if seed is not None:
-            options["seed"] = int(seed)
+            options["seed"] = int(seed) & 0xFFFF_FFFF_FFFF_FFFF
     return options
 
 
