@@ -17,17 +17,17 @@ namespace {
 class Sum {
  public:
   explicit Sum(const std::optional<TensorView>& gradient) : to_(gradient) {
-    if (gradient) sum_.emplace(gradient->shape(), Dtype::kFloat64);
+    if (gradient) sum_ = Tensor(gradient->shape(), Dtype::kFloat64);
   }
 
   /// Adds to the element that an index of four axes (of two for sinks) names or repeats.
   void add(std::initializer_list<std::int64_t> index, double value) {
-    if (sum_) sum_->view().as<double>()[offset_of(*sum_, index)] += value;
+    if (to_) sum_.as<double>()[offset_of(sum_, index)] += value;
   }
 
   /// Rounds to the gradient's dtype, once.
   void store_all(bool accumulate) const {
-    if (!sum_) return;
+    if (!to_) return;
     // An index of four axes has leading ones that a gradient of fewer lacks.
     const auto each = [&](int from_end) { return extent(*to_, from_end); };
     for (std::int64_t b = 0; b < each(4); ++b) {
@@ -35,7 +35,7 @@ class Sum {
         for (std::int64_t i = 0; i < each(2); ++i) {
           for (std::int64_t j = 0; j < each(1); ++j) {
             const double before = accumulate ? number(*to_, {b, h, i, j}) : 0.0;
-            store(*to_, {b, h, i, j}, before + number(*sum_, {b, h, i, j}));
+            store(*to_, {b, h, i, j}, before + number(sum_, {b, h, i, j}));
           }
         }
       }
@@ -44,7 +44,7 @@ class Sum {
 
  private:
   std::optional<TensorView> to_;
-  std::optional<Tensor> sum_;
+  Tensor sum_;
 };
 
 struct Sums {
