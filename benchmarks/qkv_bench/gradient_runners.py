@@ -5,7 +5,6 @@ A result is grad_q, grad_k and grad_v (and that of the bias) one after the other
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import numpy as np
 import qkv
 from qkv_bench.cases import Array, Case, Inputs
 from qkv_bench.dtypes import FLOAT32
-from qkv_bench.runners import Prepared, Runner, TorchRunner, UnableError, options_of
+from qkv_bench.runners import Prepared, QkvFloat32Runner, Runner, TorchRunner, UnableError, options_of
 from qkv_bench.storage import torch_tensor
 
 
@@ -54,18 +53,6 @@ class QkvGradients:
             return joined([each for each in call() if each is not None])
 
         return Prepared(call, result, before_sample=lambda: qkv.set_num_threads(threads))
-
-
-class QkvFloat32Gradients:
-    """qkv on the same numbers in float32."""
-
-    name = "qkv float32"
-    version = qkv.__version__
-
-    def make(self, case: Case, inputs: Inputs, threads: int) -> Prepared:
-        """Every case can be done."""
-        wide = {name: getattr(inputs, name).astype(np.float32) for name in ("q", "k", "v", "grad")}
-        return QkvGradients().make(case, dataclasses.replace(inputs, **wide), threads)
 
 
 class TorchGradients(TorchRunner):
@@ -112,7 +99,7 @@ def find_gradient_runners(peers: bool = True, dtype: str = FLOAT32) -> tuple[lis
     """As runners.find_runners, of those that have gradients."""
     found: list[Runner] = [QkvGradients()]
     if dtype != FLOAT32:
-        found.append(QkvFloat32Gradients())
+        found.append(QkvFloat32Runner(found[0]))
     if not peers:
         return found, {}
     try:

@@ -83,10 +83,14 @@ class QkvFloat32Runner:
     name = "qkv float32"
     version = qkv.__version__
 
+    def __init__(self, runner: Runner | None = None) -> None:
+        """Of what `runner` computes; of attention if none is given."""
+        self._runner = runner or QkvRunner()
+
     def make(self, case: Case, inputs: Inputs, threads: int) -> Prepared:
         """Every case can be done."""
-        wide = {name: getattr(inputs, name).astype(np.float32) for name in ("q", "k", "v")}
-        return QkvRunner().make(case, dataclasses.replace(inputs, **wide), threads)
+        wide = {name: getattr(inputs, name).astype(np.float32) for name in ("q", "k", "v", "grad")}
+        return self._runner.make(case, dataclasses.replace(inputs, **wide), threads)
 
 
 def options_of(case: Case, inputs: Inputs) -> dict[str, Any]:

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/useful_threads.h"
 #include "base/parallel.h"
 #include "kernels/forward_f32.h"
 #include "kernels/forward_plain.h"
@@ -15,7 +16,6 @@
 #include "kernels/prefetch.h"
 #include "kernels/row_block.h"
 #include "kernels/tile_shape.h"
-#include "qkv/runtime.h"
 
 namespace qkv::attention_detail {
 namespace {
@@ -77,16 +77,10 @@ class Heads {
   std::vector<std::int64_t> ends_;  ///< by call
 };
 
-int useful_threads(Calls calls) {
-  // Asked for in every call: a bad QKV_NUM_THREADS is refused by the smallest.
-  const int threads = std::min(num_threads(), kMostThreads);
+int threads_for(Calls calls) {
   double work = 0;
-  for (const ForwardProblem& call : calls) {
-    const double products = static_cast<double>(call.batch * call.num_heads) * static_cast<double>(call.q_len) *
-                            static_cast<double>(call.kv_len);
-    work += products * static_cast<double>(call.head_dim + call.value_dim);
-  }
-  return work < kSerialWork ? 1 : threads;
+  for (const ForwardProblem& call : calls) work += multiply_adds(call);
+  return useful_threads(work, kSerialWork);
 }
 
 /// Keys that a head's rows can ask for: packing leaves the others alone.
@@ -288,7 +282,7 @@ const ForwardKernelF32& kernel_named(std::string_view target) {
 }  // namespace
 
 void forward(Calls calls, std::string_view target) {
-  const int threads = useful_threads(calls);
+  const int threads = threads_for(calls);
   if (calls.empty()) return;
   const ForwardProblem& first = calls.front();
   if (first.batch == 0 || first.q_len == 0) return;

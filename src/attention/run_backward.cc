@@ -10,6 +10,7 @@
 
 #include "attention/bias_gradient.h"
 #include "attention/forward.h"
+#include "attention/useful_threads.h"
 #include "attention/validate_parts.h"
 #include "base/element.h"
 #include "base/parallel.h"
@@ -17,7 +18,6 @@
 #include "kernels/backward_plain.h"
 #include "kernels/row_block.h"
 #include "kernels/row_terms.h"
-#include "qkv/runtime.h"
 #include "qkv/tensor.h"
 
 namespace qkv::attention_detail {
@@ -29,7 +29,7 @@ using kernels::ForwardProblem;
 
 using Calls = std::span<BackwardProblem>;
 
-constexpr std::int64_t kPlainRows = 16;
+constexpr std::int64_t kPlainKeys = 16;
 /// Below this many multiply-adds of the forward pass, waking a thread costs more than it saves.
 constexpr double kSerialWork = 1e5;
 
@@ -90,12 +90,12 @@ void plain_operands(const BackwardProblem& call) {
     });
   }
   if (!call.grad_k && !call.grad_v) return;
-  const std::int64_t blocks = (forward.kv_len + kPlainRows - 1) / kPlainRows;
+  const std::int64_t blocks = (forward.kv_len + kPlainKeys - 1) / kPlainKeys;
   parallel_for(static_cast<std::size_t>(forward.batch * forward.num_kv_heads * blocks), [&](std::size_t item) {
     const auto index = static_cast<std::int64_t>(item);
-    const std::int64_t first = index % blocks * kPlainRows;
+    const std::int64_t first = index % blocks * kPlainKeys;
     kernels::plain_grad_kv(call, index / blocks / forward.num_kv_heads, index / blocks % forward.num_kv_heads, first,
-                           std::min(first + kPlainRows, forward.kv_len));
+                           std::min(first + kPlainKeys, forward.kv_len));
   });
 }
 
@@ -169,16 +169,10 @@ void operands_f32(std::span<const Chain> chains, const BackwardKernelF32& kernel
   }
 }
 
-int useful_threads(Calls calls) {
-  // Asked for in every call: a bad QKV_NUM_THREADS is refused by the smallest.
-  const int threads = std::min(num_threads(), kMostThreads);
+int threads_for(Calls calls) {
   double work = 0;
-  for (const BackwardProblem& call : calls) {
-    const ForwardProblem& forward = call.forward;
-    work += static_cast<double>(forward.batch * forward.num_heads) * static_cast<double>(forward.q_len) *
-            static_cast<double>(forward.kv_len) * static_cast<double>(forward.head_dim + forward.value_dim);
-  }
-  return work < kSerialWork ? 1 : threads;
+  for (const BackwardProblem& call : calls) work += multiply_adds(call.forward);
+  return useful_threads(work, kSerialWork);
 }
 
 void backward_f32(Calls calls, const BackwardKernelF32& kernel) {
@@ -194,7 +188,7 @@ void backward_f32(Calls calls, const BackwardKernelF32& kernel) {
       chains.push_back({&each, std::move(heads)});
     }
   }
-  operands_f32(chains, kernel, useful_threads(calls));
+  operands_f32(chains, kernel, threads_for(calls));
   bias.store();
 }
 
@@ -205,39 +199,43 @@ void backward_plain(Calls calls) {
   }
 }
 
+/// The sum of what a head's rows give to its sink, for each head of a call's batch.
+std::vector<double> sums_of_sinks(const BackwardProblem& call) {
+  const ForwardProblem& forward = call.forward;
+  std::vector<double> sums(static_cast<std::size_t>(forward.batch * forward.num_heads));
+  parallel_for(sums.size(), [&](std::size_t item) {
+    const auto index = static_cast<std::int64_t>(item);
+    for (std::int64_t row = 0; row < forward.q_len; ++row) {
+      sums[item] += kernels::plain_grad_sink(call, index / forward.num_heads, index % forward.num_heads, row);
+    }
+  });
+  return sums;
+}
+
+/// Rounds sums, [batch, num_heads], to a gradient of sinks, once.
+void store_sinks(const BackwardProblem& call, std::span<const double> sums) {
+  for (std::size_t item = 0; item < sums.size(); ++item) {
+    const std::int64_t b = static_cast<std::int64_t>(item) / call.forward.num_heads;
+    const std::int64_t h = static_cast<std::int64_t>(item) % call.forward.num_heads;
+    const double before = call.accumulate ? call.grad_sinks.number(b, h) : 0.0;
+    call.grad_sinks.put(before + sums[item], b, h);
+  }
+}
+
 /// The gradients of sinks: a sum over rows, then over the batch, or the calls, where those share sinks.
 void sinks(Calls calls) {
-  if (!calls.front().grad_sinks) return;
-  const std::int64_t num_heads = calls.front().forward.num_heads;
-  std::vector<double> shared(static_cast<std::size_t>(num_heads), 0.0);
-  bool has_shared = false;
+  const BackwardProblem& first = calls.front();
+  if (!first.grad_sinks) return;
+  std::vector<double> shared(static_cast<std::size_t>(first.forward.num_heads), 0.0);
   for (const BackwardProblem& call : calls) {
-    const ForwardProblem& forward = call.forward;
-    const bool shares = call.grad_sinks.batch == 0 && (calls.size() > 1 || forward.batch > 1);
-    has_shared |= shares;
-    std::vector<double> sums(static_cast<std::size_t>(forward.batch * num_heads));
-    parallel_for(sums.size(), [&](std::size_t item) {
-      const auto index = static_cast<std::int64_t>(item);
-      for (std::int64_t row = 0; row < forward.q_len; ++row) {
-        sums[item] += kernels::plain_grad_sink(call, index / num_heads, index % num_heads, row);
-      }
-    });
-    for (std::size_t item = 0; item < sums.size(); ++item) {
-      const auto index = static_cast<std::int64_t>(item);
-      if (shares) {
-        shared[item % static_cast<std::size_t>(num_heads)] += sums[item];
-      } else {
-        const double before = call.accumulate ? call.grad_sinks.number(index / num_heads, index % num_heads) : 0.0;
-        call.grad_sinks.put(before + sums[item], index / num_heads, index % num_heads);
-      }
+    const std::vector<double> sums = sums_of_sinks(call);
+    if (!call.shares_sinks) {
+      store_sinks(call, sums);
+      continue;
     }
+    for (std::size_t item = 0; item < sums.size(); ++item) shared[item % shared.size()] += sums[item];
   }
-  if (!has_shared) return;
-  const BackwardProblem& call = calls.front();
-  for (std::int64_t head = 0; head < num_heads; ++head) {
-    const double before = call.accumulate ? call.grad_sinks.number(0, head) : 0.0;
-    call.grad_sinks.put(before + shared[static_cast<std::size_t>(head)], 0, head);
-  }
+  if (first.shares_sinks) store_sinks(first, shared);
 }
 
 }  // namespace

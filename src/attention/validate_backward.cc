@@ -111,6 +111,7 @@ void resolve_gradients(const AttentionGradients& gradients, const AttentionOptio
   }
   problem.grad_sinks = resolve_option("grad_sinks", gradients.grad_sinks, options.sinks,
                                       {"[num_heads] or [batch, num_heads]", 1, 2}, arguments);
+  problem.shares_sinks = gradients.grad_sinks && gradients.grad_sinks->rank() == 1;
   problem.accumulate = gradients.accumulate;
 }
 

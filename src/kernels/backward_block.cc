@@ -1,7 +1,6 @@
 #include "kernels/backward_block.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <optional>
 #include <thread>
@@ -64,8 +63,8 @@ void BackwardHead::place_grad_q() {
   const Result& to = problem.grad_q;
   const std::int64_t rows = num_rows();
   const bool evenly = forward.group_size() == 1 || to.head == forward.q_len * to.row;
-  in_place = to.dtype == Dtype::kFloat32 && to.col == 1 && evenly && !problem.accumulate && to.row > 0 &&
-             forward.head_dim % kMostLanes == 0;
+  const bool in_place = to.dtype == Dtype::kFloat32 && to.col == 1 && evenly && !problem.accumulate && to.row > 0 &&
+                        forward.head_dim % kMostLanes == 0;
   if (in_place) {
     grad_q = to.at<float>(batch, kv_head * forward.group_size());
     grad_q_stride = to.row;
@@ -75,7 +74,7 @@ void BackwardHead::place_grad_q() {
     grad_q = reinterpret_cast<float*>(sums_.get());
   }
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::fill_n(grad_q + row * grad_q_stride, align_up(forward.head_dim, in_place ? 1 : kMostLanes), 0.0f);
+    std::fill_n(grad_q + row * grad_q_stride, align_up(forward.head_dim, kMostLanes), 0.0f);
   }
 }
 

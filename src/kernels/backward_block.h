@@ -60,7 +60,6 @@ class BackwardHead {
   float* entropy = nullptr;
   float* grad_q = nullptr;  ///< [rows][grad_q_stride]: the gradient itself where it can be summed in place
   std::int64_t grad_q_stride = 0;
-  bool in_place = false;
   /// Arithmetic left the range of f32: the plain double kernel decides this row.
   unsigned char* careful = nullptr;
   /// Rows whose own numbers are not finite, ascending: what they spoil is as it should be.

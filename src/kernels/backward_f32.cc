@@ -1,12 +1,15 @@
 #include "kernels/backward_f32.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "kernels/backward_plain.h"
 #include "kernels/highway_targets.h"
 #include "kernels/key_order.h"
+#include "kernels/plain_logits.h"
 #include "kernels/visibility.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -83,19 +86,10 @@ BackwardBlock::BackwardBlock(BackwardHead& of, std::int64_t index)
   }
 }
 
-void pack_panels(const ForwardProblem& problem, const PackedHead& head) {
-  visit_storage(problem.k.dtype, [&]<class T>(T) {
-    for (std::int64_t word = 0; word < head.num_words(); ++word) {
-      head.key_magnitude[word] =
-          pack_keys<Readers::kMany, AsFloats<Readers::kMany, T>>(problem, head, head.keys_of(word));
-    }
-  });
-}
-
 void pack_block(BackwardBlock& block) {
   const ForwardProblem& forward = block.head.call.by_key;
-  pack_panels(forward, block.rows.head);
-  pack_panels(block.head.call.by_value, block.values);
+  pack_words(forward, block.rows.head, 0, block.rows.head.num_words());
+  pack_words(block.head.call.by_value, block.values, 0, block.values.num_words());
   for (std::int64_t word = 0; word < block.rows.head.num_words(); ++word) {
     block.finite_keys &= block.rows.head.key_magnitude[word] < kInfinityBits;
   }
@@ -142,6 +136,20 @@ void load_rows(BackwardBlock& block) {
   }
 }
 
+/// Groups without a key of the block have written nothing: 0 for those that stand between others, which products of keys
+/// read with them.
+void clear_groups_between(const BackwardBlock& block) {
+  const std::span<const Group> groups(block.groups, static_cast<std::size_t>(block.num_groups));
+  const auto sees_some = [](const Group& group) { return group.begin < group.end; };
+  const auto first = std::find_if(groups.begin(), groups.end(), sees_some);
+  const auto end = std::find_if(groups.rbegin(), groups.rend(), sees_some).base();
+  for (auto group = first; group < end; ++group) {
+    if (sees_some(*group)) continue;
+    std::fill_n(block.weights + group->first * block.pitch, group->size * block.pitch, 0.0f);
+    std::fill_n(block.slopes + group->first * block.pitch, group->size * block.pitch, 0.0f);
+  }
+}
+
 void add_slopes(BackwardBlock& block) {
   block.num_groups = 0;
   if (block.bias_rows != nullptr) std::fill_n(block.bias_rows, block.rows.num_rows, 0.0);
@@ -149,6 +157,7 @@ void add_slopes(BackwardBlock& block) {
     Group& group = block.groups[block.num_groups++] = {first, size};
     kGroupSlopes[size - 1](block, group);
   });
+  clear_groups_between(block);
 }
 
 void add_key_products(BackwardBlock& block) {
@@ -165,13 +174,6 @@ void add_key_products(BackwardBlock& block) {
       if (group.begin >= first + size || group.end <= first) continue;
       begin = std::min(begin, group.first);
       end = group.first + group.size;
-    }
-    // Groups in between that see none of the block's keys have written nothing.
-    for (std::int64_t g = 0; g < block.num_groups && begin < end; ++g) {
-      const Group& group = block.groups[g];
-      if (group.begin < group.end || group.first < begin || group.first >= end) continue;
-      std::fill_n(block.weights + group.first * block.pitch, group.size * block.pitch, 0.0f);
-      std::fill_n(block.slopes + group.first * block.pitch, group.size * block.pitch, 0.0f);
     }
     if (begin < end) kKeyProducts[size - 1](block, first, begin, end);
   });
@@ -244,8 +246,8 @@ bool has_overflowed(const BackwardBlock& block, std::int64_t key) {
   if (!is_finite_row(forward.k, forward.k.address(head.batch, head.kv_head, key), forward.head_dim)) return false;
   if (!is_finite_row(forward.v, forward.v.address(head.batch, head.kv_head, key), forward.value_dim)) return false;
   return std::none_of(head.poisoned.begin(), head.poisoned.end(), [&](std::int64_t of_head) {
-    const Row row = make_row(forward, head.batch, head.kv_head, of_head);
-    return (visible_word(row.keys, align_down(key, kWordKeys)) >> (key % kWordKeys) & 1) != 0;
+    const std::int64_t q_head = forward.query_head(head.kv_head, of_head);
+    return PlainLogits(forward, head.batch, q_head, of_head % forward.q_len).visible(key);
   });
 }
 
@@ -256,7 +258,7 @@ void write_keys(BackwardBlock& block) {
     const RowPlace of_key{block.key_sums + (key - block.keys.begin) * kPanel, step};
     const RowPlace of_value{block.value_sums + (key - block.keys.begin) * kPanel, step};
     const std::int64_t at = key - block.base;
-    const bool careful = (block.careful_keys[at / kWordKeys] >> (at % kWordKeys) & 1) != 0;
+    const bool careful = has_key(block.careful_keys[at / kWordKeys], at);
     const bool finite = (!problem.grad_k || all_finite(of_key, problem.forward.head_dim)) &&
                         (!problem.grad_v || all_finite(of_value, problem.forward.value_dim));
     if (careful || (!finite && has_overflowed(block, key))) {
@@ -299,7 +301,7 @@ void finish_rows(BackwardHead& head, std::int64_t row_begin, std::int64_t row_en
   const ForwardProblem& forward = problem.forward;
   const float factor = Formula(head.call.by_key).query_scale;
   for (std::int64_t row = row_begin; row < row_end; ++row) {
-    const std::int64_t q_head = head.kv_head * forward.group_size() + row / forward.q_len;
+    const std::int64_t q_head = forward.query_head(head.kv_head, row);
     const std::int64_t index = row % forward.q_len;
     const RowPlace sums{head.grad_q + row * head.grad_q_stride, kPanel};
     if (head.careful[row] != 0 || (!all_finite(sums, forward.head_dim) && !head.is_poisoned(row))) {

@@ -21,8 +21,8 @@ struct Pair {
 
 class PlainGradients : PlainLogits {
  public:
+  using PlainLogits::for_each_visible;
   using PlainLogits::key;
-  using PlainLogits::visible;
 
   PlainGradients(const BackwardProblem& problem, std::int64_t batch, std::int64_t head, std::int64_t row)
       : PlainLogits(problem.forward, batch, head, row),
@@ -51,15 +51,6 @@ class PlainGradients : PlainLogits {
       pair.of_product *= 1 - t * t;
     }
     return pair;
-  }
-
-  /// Calls visit(key) for the keys of a range that the row sees, ascending.
-  template <class Visit>
-  void for_each_visible(KeyRange keys, const Visit& visit) const {
-    const std::int64_t end = std::min(keys.end, keys_.range.end);
-    for (std::int64_t key = std::max(keys.begin, keys_.range.begin); key < end; ++key) {
-      if (visible(key)) visit(key);
-    }
   }
 
   double of_sink() const {
@@ -125,15 +116,13 @@ void plain_grad_kv(const BackwardProblem& problem, std::int64_t batch, std::int6
   std::vector<double> keys(count * dims);
   std::vector<double> values(count * columns);
   for (std::int64_t r = 0; r < forward.rows_of_head(); ++r) {
-    const std::int64_t head = kv_head * forward.group_size() + r / forward.q_len;
-    const PlainGradients gradients(problem, batch, head, r % forward.q_len);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t key = key_begin + static_cast<std::int64_t>(i);
-      if (!gradients.visible(key)) continue;
+    const PlainGradients gradients(problem, batch, forward.query_head(kv_head, r), r % forward.q_len);
+    gradients.for_each_visible({key_begin, key_end}, [&](std::int64_t key) {
+      const auto i = static_cast<std::size_t>(key - key_begin);
       const Pair pair = gradients.pair(key);
       add_multiple(pair.of_product, gradients.query().data(), std::span(keys).subspan(i * dims, dims));
       add_multiple(pair.weight, gradients.grad_out().data(), std::span(values).subspan(i * columns, columns));
-    }
+    });
   }
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t key = key_begin + static_cast<std::int64_t>(i);

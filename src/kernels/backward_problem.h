@@ -25,10 +25,8 @@ struct BackwardProblem {
   Result grad_bias;  ///< [batch, num_heads, q_len, kv_len]; stride 0 along the axes in which the bias repeats
   Extents grad_bias_shape = {1, 1, 1, 1};  ///< as it was given, with leading ones
   Result grad_sinks;                       ///< [batch, num_heads], likewise
+  bool shares_sinks = false;               ///< they are [num_heads]: of all batches, and all segments
   bool accumulate = false;
-
-  /// Whether anything depends on the gradients of logits.
-  bool wants_logits() const noexcept { return grad_q || grad_k || grad_bias; }
 };
 
 }  // namespace qkv::kernels

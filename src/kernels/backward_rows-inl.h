@@ -122,7 +122,7 @@ inline void begin_backward(BackwardHead& head) {
     for (std::int64_t r = 0; r < count; ++r) {
       const std::int64_t row = first + r;
       const std::int64_t index = row % forward.q_len;
-      const std::int64_t q_head = head.kv_head * forward.group_size() + row / forward.q_len;
+      const std::int64_t q_head = forward.query_head(head.kv_head, row);
       const RowTerms terms(problem, head.batch, q_head, index);
       head.lse[row] = static_cast<float>(terms.lse);
       if (head.lse_rest != nullptr) head.lse_rest[row] = static_cast<float>(terms.lse_rest);

@@ -282,7 +282,7 @@ void row_products(const BackwardBlock& block, const Group& group) {
 /// Whether row r of the block sees its `local`-th key.
 HWY_INLINE bool sees(const BackwardBlock& block, std::int64_t row, std::int64_t local) {
   const std::int64_t at = local + block.keys.begin - block.base;
-  return (block.seen[row * kBlockWords + at / kWordKeys] >> (at % kWordKeys) & 1) != 0;
+  return has_key(block.seen[row * kBlockWords + at / kWordKeys], at);
 }
 
 /// The same sums with the same bits, where 0 times something unknown would not be 0.

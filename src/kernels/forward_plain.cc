@@ -72,24 +72,11 @@ class PlainRow : PlainLogits {
     return state;
   }
 
-  /// Calls visit(key) for the visible keys of a block, ascending.
-  template <class Visit>
-  void for_each_visible(std::int64_t begin, std::int64_t end, Visit visit) const {
-    for (std::int64_t base = begin; base < end; base += kWordKeys) {
-      const std::uint64_t word = visible_word(keys_, base);
-      for (std::int64_t j = 0; j < kWordKeys; ++j) {
-        if ((word >> j & 1) == 0) continue;
-        if (hidden_by_bias(base + j)) continue;
-        visit(base + j);
-      }
-    }
-  }
-
   void add_block(std::int64_t begin, std::int64_t end, State& state) {
     logits_.clear();
     seen_.clear();
     double block_max = -kInfinity;
-    for_each_visible(begin, end, [&](std::int64_t key) {
+    for_each_visible({begin, end}, [&](std::int64_t key) {
       seen_.push_back(key);
       logits_.push_back(logit(LogitsStage::kMasked, key));
       const double x = logits_.back();

@@ -113,6 +113,10 @@ struct ForwardProblem {
 
   const KeyPlaces& places_of_k() const noexcept { return k_places ? *k_places : key_places; }
   std::int64_t group_size() const noexcept { return num_heads / num_kv_heads; }
+  /// The query head of a row of a kv head, of the group_size * q_len that share it, head by head.
+  std::int64_t query_head(std::int64_t kv_head, std::int64_t row_of_head) const noexcept {
+    return kv_head * group_size() + row_of_head / q_len;
+  }
   /// Query rows that share a kv head.
   std::int64_t rows_of_head() const noexcept { return group_size() * q_len; }
   /// Whether weights are rounded to bfloat16 before they meet V: as everything is that they come from and go to.

@@ -1,6 +1,7 @@
 #ifndef QKV_SRC_KERNELS_PLAIN_LOGITS_H_
 #define QKV_SRC_KERNELS_PLAIN_LOGITS_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "kernels/dropout.h"
 #include "kernels/forward_problem.h"
 #include "kernels/key_order.h"
+#include "kernels/key_range.h"
 #include "kernels/visibility.h"
 
 namespace qkv::kernels {
@@ -50,8 +52,20 @@ class PlainLogits {
   }
 
   bool visible(std::int64_t key) const {
-    const std::uint64_t word = visible_word(keys_, align_down(key, kWordKeys));
-    return (word >> (key % kWordKeys) & 1) != 0 && !hidden_by_bias(key);
+    return has_key(visible_word(keys_, align_down(key, kWordKeys)), key) && !hidden_by_bias(key);
+  }
+
+  /// Calls visit(key) for the keys of a range that the row sees, ascending.
+  template <class Visit>
+  void for_each_visible(KeyRange keys, const Visit& visit) const {
+    keys = {std::max(keys.begin, keys_.begin()), std::min(keys.end, keys_.range.end)};
+    for (std::int64_t base = align_down(keys.begin, kWordKeys); base < keys.end; base += kWordKeys) {
+      const std::uint64_t word = visible_word(keys_, base);
+      const std::int64_t end = std::min(base + kWordKeys, keys.end);
+      for (std::int64_t key = std::max(base, keys.begin); key < end; ++key) {
+        if (has_key(word, key) && !hidden_by_bias(key)) visit(key);
+      }
+    }
   }
 
  protected:
@@ -74,7 +88,7 @@ class PlainLogits {
   double kept(std::int64_t key) const {
     const std::int64_t base = align_down(key, kWordKeys);
     if (base != kept_base_) kept_word_ = kept_word(dropout_, kept_base_ = base);
-    return (kept_word_ >> (key % kWordKeys) & 1) != 0 ? 1 : 0;
+    return has_key(kept_word_, key) ? 1 : 0;
   }
 
   const ForwardProblem& problem_;

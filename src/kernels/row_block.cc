@@ -67,7 +67,7 @@ std::int64_t rows_per_block(const ForwardProblem& problem) {
 
 Row make_row(const ForwardProblem& problem, std::int64_t batch, std::int64_t kv_head, std::int64_t row_of_head) {
   Row row;
-  row.head = kv_head * problem.group_size() + row_of_head / problem.q_len;
+  row.head = problem.query_head(kv_head, row_of_head);
   row.index = row_of_head % problem.q_len;
   row.keys = row_keys(problem, batch, row.head, row.index);
   if (problem.bias) row.bias = problem.bias.address(batch, row.head, row.index);

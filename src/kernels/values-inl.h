@@ -118,7 +118,7 @@ HWY_INLINE void careful_sums(const RowBlock& block, int r, const BlockView<kR>& 
   const float* weights = view.logits + r * kLogitStride;
   for (int i = 0; i < view.num_runs; ++i) {
     for (std::int64_t key = view.runs[i].begin - view.base; key < view.runs[i].end - view.base; ++key) {
-      if ((view.words[key / kWordKeys][r] >> (key % kWordKeys) & 1) == 0) continue;
+      if (!has_key(view.words[key / kWordKeys][r], key)) continue;
       const float* values = value_at(block, key, place);
       multiply_add(Factors{weights + key, 0, values, 0, 1}, acc);
     }

@@ -13,6 +13,9 @@ namespace qkv::kernels {
 /// else in the kernels; -inf in the bias, which takes reading the bias, clears further bits once logits are formed.
 inline constexpr std::int64_t kWordKeys = 64;
 
+/// Whether the word that holds a key's bit has it set; the key may be counted from any multiple of 64.
+inline bool has_key(std::uint64_t word, std::int64_t key) noexcept { return (word >> (key % kWordKeys) & 1) != 0; }
+
 /// What one query row may see.
 struct RowKeys {
   std::int64_t position = 0;           ///< of the row among the keys: query_offset + i

@@ -9,6 +9,7 @@
 
 #include "attention/backward_bits.h"
 #include "support/gradient_part.h"
+#include "support/visible_keys.h"
 
 namespace qkv::support {
 namespace {
@@ -74,15 +75,6 @@ TEST_P(BackwardBits, WhatElseIsAskedForAndLayouts) {
       EXPECT_TRUE(same_bits(*wanted[i], *expected[i])) << "gradient " << i;
     }
   });
-}
-
-/// Where rows see keys, by the reference's masked logits: [batch, heads, q_len, kv_len], 1 or 0.
-Tensor visible_keys(const Call& call) {
-  const Results all = run_all(call, {}, &reference::attention);
-  Tensor visible(all.logits.shape(), Dtype::kBool);
-  for_each_index(visible.shape(),
-                 [&](const Extents& index) { write(visible, index, read(all.logits, index) == -kInf ? 0 : 1); });
-  return visible;
 }
 
 /// The row of a gradient is NaN as a whole, or has its bits.

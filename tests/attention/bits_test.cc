@@ -10,18 +10,10 @@
 #include "attention/bits.h"
 #include "support/part.h"
 #include "support/random_call.h"
+#include "support/visible_keys.h"
 
 namespace qkv::support {
 namespace {
-
-/// Where rows see keys, by the reference's masked logits: [batch, heads, q_len, kv_len], 1 or 0.
-Tensor visible_keys(const Call& call) {
-  const Results all = run_all(call, {}, &reference::attention);
-  Tensor visible(all.logits.shape(), Dtype::kBool);
-  for_each_index(visible.shape(),
-                 [&](const Extents& index) { write(visible, index, read(all.logits, index) == -kInf ? 0 : 1); });
-  return visible;
-}
 
 void fill_key(const TensorView& operand, std::int64_t batch, std::int64_t head, std::int64_t key, double value) {
   for (std::int64_t c = 0; c < operand.extent(3); ++c) write(operand, {batch, head, key, c}, value);

@@ -27,6 +27,7 @@ struct BackwardCall {
   std::unique_ptr<Guarded> grad_out, grad_lse, grad_entropy;
 
   AttentionInputs inputs() const { return {*call.q, *call.k, *call.v}; }
+  std::string describe() const { return call.describe(); }
 
   /// Normal numbers in a layout for what reaches out; `rows` says whether lse and entropy get their share.
   void make_upstream(Random& random, Layout layout, bool of_lse, bool of_entropy) {
