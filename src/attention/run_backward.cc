@@ -131,6 +131,7 @@ void compute_chain(const Chain& chain, const BackwardKernelF32& kernel) {
     kernels::BackwardHead head = begin_head(chain, index);
     kernel.begin(head);
     for (std::int64_t block = 0; block < head.num_key_blocks(); ++block) kernel.run(head, block);
+    head.add_bias_rows();
     kernel.finish(head, 0, head.num_rows());
   }
 }
@@ -150,6 +151,7 @@ void compute_head(const Chain& chain, std::int64_t index, const BackwardKernelF3
       }
     }
   });
+  head.add_bias_rows();
   constexpr std::int64_t kRows = 256;
   parallel_for(static_cast<std::size_t>((head.num_rows() + kRows - 1) / kRows), [&](std::size_t item) {
     const std::int64_t first = static_cast<std::int64_t>(item) * kRows;

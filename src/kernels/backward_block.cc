@@ -1,6 +1,7 @@
 #include "kernels/backward_block.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
 #include <optional>
 #include <thread>
@@ -54,7 +55,18 @@ BackwardHead::BackwardHead(const BackwardCall& of, std::int64_t in_batch, std::i
   }
   careful = reinterpret_cast<unsigned char*>(numbers);
   std::fill_n(careful, rows, static_cast<unsigned char>(0));
+  if (call.bias_sums && call.bias_sums.col == 0) bias_rows.resize(static_cast<std::size_t>(rows));
   if (problem.grad_q) place_grad_q();
+}
+
+void BackwardHead::add_bias_rows() const {
+  const ForwardProblem& forward = call.problem.forward;
+  for (std::size_t i = 0; i < bias_rows.size(); ++i) {
+    const auto row = static_cast<std::int64_t>(i);
+    const std::int64_t q_head = forward.query_head(kv_head, row);
+    const double before = call.bias_sums.number(batch, q_head, row % forward.q_len);
+    call.bias_sums.put(before + bias_rows[i], batch, q_head, row % forward.q_len);
+  }
 }
 
 void BackwardHead::place_grad_q() {

@@ -60,6 +60,10 @@ class BackwardHead {
   float* entropy = nullptr;
   float* grad_q = nullptr;  ///< [rows][grad_q_stride]: the gradient itself where it can be summed in place
   std::int64_t grad_q_stride = 0;
+  /// Of a bias that repeats along keys: the sums over each row's keys, which wait for their turn as grad_q does. Rows may
+  /// share an element of the gradient, so that it is one thread's business to add them up, after all blocks.
+  std::vector<double> bias_rows;
+  void add_bias_rows() const;
   /// Arithmetic left the range of f32: the plain double kernel decides this row.
   unsigned char* careful = nullptr;
   /// Rows whose own numbers are not finite, ascending: what they spoil is as it should be.

@@ -70,7 +70,7 @@ BackwardBlock::BackwardBlock(BackwardHead& of, std::int64_t index)
   slopes = arena.take<float>(most_rows * pitch);
   seen = arena.take<std::uint64_t>(most_rows * kBlockWords);
   groups = arena.take<Group>(most_rows);
-  if (head.call.bias_sums && head.call.bias_sums.col == 0) bias_rows = arena.take<double>(most_rows);
+  if (!head.bias_rows.empty()) bias_rows = arena.take<double>(most_rows);
   if (forward.dropout > 0) kept = arena.take<std::uint64_t>(kTileRows * kBlockWords);
   if (forward.softcap > 0) cap_slopes = arena.take<float>(kTileRows * kLogitStride);
   if (problem.grad_q) key_rows = arena.take<float>(panel_floats(forward.head_dim, most_keys));
@@ -195,13 +195,8 @@ void add_row_products(BackwardBlock& block) {
 }
 
 void add_bias_rows(const BackwardBlock& block) {
-  const BackwardHead& head = block.head;
-  const Result& sums = head.call.bias_sums;
-  for (std::int64_t r = 0; r < block.rows.num_rows; ++r) {
-    const Row& row = block.rows.rows[r];
-    const double before = sums.number(head.batch, row.head, row.index);
-    sums.put(before + block.bias_rows[r], head.batch, row.head, row.index);
-  }
+  double* to = block.head.bias_rows.data() + block.row_begin;
+  for (std::int64_t r = 0; r < block.rows.num_rows; ++r) to[r] += block.bias_rows[r];
 }
 
 /// Rounds a row of sums, times a factor, to where it belongs.

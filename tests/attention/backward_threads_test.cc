@@ -29,6 +29,30 @@ TEST_P(BackwardBits, ThirtyRunsAreOne) {
   });
 }
 
+TEST_P(BackwardBits, ThreadsAddToOneElementInTurn) {
+  // Few heads: threads share one, each with other keys and at other rows, whose biases may be the same number.
+  const TargetScope scope(GetParam().target);
+  for (const Extents& shape : {Extents{1, 1}, Extents{300, 1}, Extents{1, 600}, Extents{2, 1, 1}, Extents{}}) {
+    SCOPED_TRACE(to_string(shape));
+    Random random(31);
+    BackwardCall call;
+    call.call.dtype = GetParam().dtype;
+    call.call.num_heads = call.call.num_kv_heads = 2;
+    call.call.q_len = 300;
+    call.call.kv_len = 600;
+    call.call.head_dim = call.call.value_dim = 8;
+    call.call.make_operands(random);
+    call.call.bias = call.call.filled(shape, Layout::kDense, random);
+    call.make_upstream(random, Layout::kDense, true, false);
+    const auto with_threads = [&](int threads) {
+      const ThreadScope on(threads);
+      return differentiate(call);
+    };
+    const Gradients one = with_threads(1);
+    for (int run = 0; run < (kSanitized ? 2 : 20); ++run) expect_same_bits(with_threads(2 + run % 7), one);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(On, BackwardBits, ::testing::ValuesIn(kernel_settings()), setting_name);
 INSTANTIATE_TEST_SUITE_P(Half, BackwardBits, ::testing::ValuesIn(half_settings()), setting_name);
 
